@@ -1,0 +1,2 @@
+//! The `aquifer` command.
+fn main() {}

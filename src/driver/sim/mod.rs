@@ -1,0 +1,1 @@
+//! A simulated machine with one or more devices.

@@ -1,0 +1,3 @@
+//! aquifer: a caching device allocator with pluggable policies.
+pub mod driver;
+pub use aquifer_policies as policies;
