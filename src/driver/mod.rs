@@ -1,8 +1,8 @@
 //! The narrow waist: everything the allocator asks of a device.
 //!
 //! Addresses, streams and events are integers here; only an implementation knows what is behind them.
-//! An implementation is free to lock inside; none of its methods is ever called with a lock of the
-//! allocator held.
+//! An implementation is free to lock inside; none of its methods is called while a lane's front or
+//! heap is held, so a slow call delays nobody's hit.
 pub mod sim;
 
 use std::fmt;

@@ -1,0 +1,455 @@
+//! The hub: the one place where policy, heap and driver meet. It knows the order of things; how each is
+//! done is elsewhere.
+//!
+//! A request: front cache, then the lane's books, then [`PoolCore::slow`]. Two rules hold everywhere:
+//! driver first, books after; and no driver call while a front or a heap is held.
+use crate::allocation::Allocation;
+use crate::device::{FORKED_FREES, bump};
+use crate::driver::{Capture, DriverError, EventId, StreamId};
+use crate::error::AllocError;
+use crate::front::{Front, Held, Label, Whereabouts};
+use crate::heap::Wrong;
+use crate::lane::{Books, Detached, FrontGuard, Lane, LaneGuard, Placed, Want, flush};
+use crate::pending::{self, Home};
+use crate::pool::PoolCore;
+use aquifer_policies::{Band, BlockId, GRAIN, SIZE_MAX};
+use std::panic::Location;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Largest alignment, in bytes.
+pub(crate) const ALIGN_MAX: u64 = 2 << 20;
+
+/// What a caller asks for.
+#[derive(Clone, Copy)]
+pub(crate) struct Ask {
+    pub(crate) bytes: u64,
+    pub(crate) align: u64,
+    pub(crate) stream: StreamId,
+    pub(crate) site: &'static Location<'static>,
+}
+
+impl Ask {
+    #[inline(always)]
+    #[track_caller]
+    pub(crate) fn new(bytes: u64, stream: StreamId) -> Ask {
+        Ask { bytes, align: GRAIN, stream, site: Location::caller() }
+    }
+}
+
+/// What is left to do for a freed block once nothing is held.
+enum After {
+    Nothing,
+    /// The block was not out.
+    NotOut,
+    /// Its segment is idle and not worth keeping.
+    Release(Detached),
+    /// A segment has become idle while cached bytes are capped.
+    Idle,
+    /// Other streams were recorded on it.
+    Uses(Vec<StreamId>),
+}
+
+/// A request on its way through the slow path.
+#[derive(Clone, Copy)]
+pub(crate) struct Request {
+    pub(crate) lane: &'static Lane,
+    pub(crate) ask: Ask,
+    pub(crate) band: Band,
+    pub(crate) align: u64,
+}
+
+impl PoolCore {
+    /// A block for `ask`.
+    #[inline]
+    pub(crate) fn allocate(self: &Arc<Self>, ask: Ask) -> Result<Allocation, AllocError> {
+        if ask.bytes.wrapping_sub(1) >= SIZE_MAX || !ask.align.is_power_of_two() {
+            return self.allocate_odd(ask);
+        }
+        let lane = self.lane(ask.stream);
+        if lane.is_forked() {
+            return Err(AllocError::Forked);
+        }
+        if lane.has_returned() {
+            take_in_returned(lane);
+        }
+        let mut front = lane.twin.front();
+        let band = front.band(ask.bytes);
+        if ask.align <= GRAIN && band.front {
+            if let Some(id) = front.cached.pop(band.size) {
+                front.counters.front_hits += 1;
+                return Ok(self.hand_out(lane, &mut front, id, &ask));
+            }
+        }
+        self.miss(lane, front, ask, band)
+    }
+
+    /// Sizes and alignments that are wrong, or nothing at all.
+    #[cold]
+    fn allocate_odd(&self, ask: Ask) -> Result<Allocation, AllocError> {
+        if !ask.align.is_power_of_two() || ask.align > ALIGN_MAX {
+            return Err(AllocError::BadAlignment { align: ask.align });
+        }
+        if ask.bytes > SIZE_MAX {
+            return Err(AllocError::TooLarge { bytes: ask.bytes, limit: SIZE_MAX });
+        }
+        bump(&self.device.totals.zero_sizes);
+        Ok(Allocation::nothing())
+    }
+
+    #[inline]
+    fn miss(
+        self: &Arc<Self>,
+        lane: &'static Lane,
+        front: FrontGuard<'_>,
+        ask: Ask,
+        band: Band,
+    ) -> Result<Allocation, AllocError> {
+        if ask.align > ALIGN_MAX {
+            return Err(AllocError::BadAlignment { align: ask.align });
+        }
+        let request = Request { lane, ask, band, align: ask.align.max(GRAIN) };
+        if self.device.pending_len.load(Ordering::Relaxed) == 0 {
+            if let Ok(both) = front.into_both() {
+                if let Some(allocation) = self.place(&request, both)? {
+                    return Ok(allocation);
+                }
+            }
+        } else {
+            drop(front);
+        }
+        self.slow(&request)
+    }
+
+    /// Places `request` in its lane's books if there is room, flushing the front cache before it says
+    /// that there is none.
+    #[inline]
+    pub(crate) fn place(
+        self: &Arc<Self>,
+        request: &Request,
+        mut both: LaneGuard<'_>,
+    ) -> Result<Option<Allocation>, AllocError> {
+        let want = Want { band: request.band, align: request.align, room: u64::MAX };
+        let (front, books) = both.parts();
+        let mut placed = self.ask_books(books, &want)?;
+        let mut gone = Vec::new();
+        if matches!(placed, Placed::Grow) && (front.cached.bytes() > 0 || !front.deferred.is_empty())
+        {
+            flush(front, books, &mut gone);
+            placed = self.ask_books(books, &want)?;
+        }
+        let allocation = match placed {
+            Placed::Block(taken) => {
+                front.enter(&taken, request.band);
+                Some(self.hand_out(request.lane, front, taken.id, &request.ask))
+            }
+            Placed::Grow => None,
+        };
+        if !gone.is_empty() {
+            drop(both);
+            self.give_up(request.lane, gone);
+        }
+        Ok(allocation)
+    }
+
+    #[inline]
+    fn ask_books(&self, books: &mut Books, want: &Want) -> Result<Placed, AllocError> {
+        books.place(want, || self.device.settings.policy()).map_err(|wrong| self.bad_policy(wrong))
+    }
+
+    #[cold]
+    pub(crate) fn bad_policy(&self, wrong: Wrong) -> AllocError {
+        let policy = self.device.settings.policy_name.clone();
+        AllocError::Policy { policy, what: wrong.text() }
+    }
+
+    /// Hands out block `id` of `lane`.
+    #[inline(always)]
+    fn hand_out(
+        &self,
+        lane: &'static Lane,
+        front: &mut Front,
+        id: BlockId,
+        ask: &Ask,
+    ) -> Allocation {
+        let tag = crate::tags::current();
+        let site = self.device.settings.sites.then_some(ask.site);
+        let mut label = Label { requested: ask.bytes, tag, site, serial: 0 };
+        if front.recording {
+            label.serial = self.record_allocation(lane, ask);
+        }
+        let over = front.hand_out(id, label);
+        let held = front.held(id);
+        let (address, size) = (held.address, held.size);
+        if tag != 0 {
+            self.device.tags.allocated(tag, size);
+        }
+        if over {
+            self.device.settle_peaks(front, lane);
+        }
+        Allocation::new(lane, id, address, ask.bytes)
+    }
+
+    #[cold]
+    fn record_allocation(&self, lane: &'static Lane, ask: &Ask) -> u32 {
+        let mut recorder = self.device.recorder.lock();
+        recorder.as_mut().map_or(0, |ring| ring.allocate(ask.bytes, lane.stream().0))
+    }
+
+    /// Sends segments that no policy wants back to the driver; they return to the lane where it refuses.
+    #[cold]
+    pub(crate) fn give_up(&self, lane: &'static Lane, segments: Vec<Detached>) {
+        for segment in segments {
+            if let Err(error) = self.release_segment(lane, segment) {
+                self.device.note(error);
+            }
+        }
+    }
+
+    /// Gives a detached segment back to the driver, or to its lane where the driver refuses.
+    pub(crate) fn release_segment(
+        &self,
+        lane: &'static Lane,
+        segment: Detached,
+    ) -> Result<(), DriverError> {
+        let answer = self.device.release(&segment);
+        if answer.is_err() {
+            self.attach(lane, segment);
+        }
+        answer
+    }
+
+    /// Enters a segment into the books of `lane`, or keeps it with the device if the lane has gone.
+    pub(crate) fn attach(&self, lane: &'static Lane, segment: Detached) {
+        let mut both = lane.twin.both();
+        let (front, books) = both.parts();
+        let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, self));
+        if ours {
+            books.add_segment(segment, || self.device.settings.policy());
+        } else {
+            drop(both);
+            self.device.adopt(segment);
+        }
+    }
+
+    /// Asks about the events of waiting blocks and takes in those that are over.
+    ///
+    /// # Errors
+    /// What the driver said; nothing is lost by it.
+    pub(crate) fn poll_pending(&self) -> Result<(), DriverError> {
+        let device = &self.device;
+        if device.pending_len.load(Ordering::Relaxed) == 0 || device.is_capturing()?.is_some() {
+            return Ok(());
+        }
+        let polled = device.pending.lock().poll(&*device.driver);
+        take_in_ready(polled.ready);
+        polled.error.map_or(Ok(()), Err)
+    }
+}
+
+/// Takes in blocks whose events are over.
+pub(crate) fn take_in_ready(ready: Vec<Home>) {
+    for Home { lane, block } in ready {
+        let mut front = lane.twin.front();
+        let Some(pool) = front.pool.clone() else { continue };
+        pool.device.pending_len.fetch_sub(1, Ordering::Relaxed);
+        let size = front.held(block).size;
+        front.counters.no_longer_active(size);
+        let after = put_down(front, block);
+        settle(&pool, lane, block, after);
+    }
+}
+
+/// Frees block `id` of `lane`; the end of every [`Allocation`].
+#[inline]
+pub(crate) fn free(lane: &'static Lane, id: BlockId) {
+    if lane.is_forked() {
+        bump(&FORKED_FREES);
+        return;
+    }
+    let after = match lane.twin.try_front() {
+        Some(front) => give_back(front, id),
+        None if lane.leave(id) => return take_in_returned(lane),
+        None => return,
+    };
+    if !matches!(after, After::Nothing) || lane.has_returned() || lane.is_closing() {
+        after_free(lane, id, after);
+    }
+}
+
+/// Counts block `id` as freed and keeps it in the front cache if it can.
+#[inline(always)]
+fn give_back(mut front: FrontGuard<'_>, id: BlockId) -> After {
+    let Some(held) = front.take_back(id) else { return After::NotOut };
+    if held.tag != 0 || front.recording {
+        tell_free(&front, &held);
+    }
+    if Front::has_uses(&held) {
+        return After::Uses(front.take_uses(id));
+    }
+    if front.keep(id, &held) {
+        return After::Nothing;
+    }
+    put_down(front, id)
+}
+
+#[cold]
+fn tell_free(front: &Front, held: &Held) {
+    let device = &front.pool().device;
+    if held.tag != 0 {
+        device.tags.freed(held.tag, held.size);
+    }
+    if front.recording {
+        if let Some(ring) = device.recorder.lock().as_mut() {
+            ring.free(held.serial, held.requested);
+        }
+    }
+}
+
+/// Puts a block that is nobody's any more into the heap, or where the heap will find it.
+#[inline]
+fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
+    let mut both = match front.into_both() {
+        Ok(both) => both,
+        Err(mut front) => {
+            front.put(id, Whereabouts::Deferred);
+            front.deferred.push(id);
+            return After::Nothing;
+        }
+    };
+    let (front, books) = both.parts();
+    front.put(id, Whereabouts::Heap);
+    let band = front.held(id).band;
+    if let Some(segment) = books.free(id, band) {
+        return After::Release(segment);
+    }
+    if front.caps_cached && books.heap.idle_bytes() > 0 {
+        return After::Idle;
+    }
+    After::Nothing
+}
+
+#[cold]
+fn after_free(lane: &'static Lane, id: BlockId, after: After) {
+    let pool = lane.twin.front().pool.clone();
+    let Some(pool) = pool else { return };
+    settle(&pool, lane, id, after);
+    take_in_returned(lane);
+}
+
+/// Does what is left to do for a freed block.
+fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) {
+    match after {
+        After::Nothing => {}
+        After::NotOut => bump(&pool.device.totals.bad_frees),
+        After::Release(segment) => pool.give_up(lane, vec![segment]),
+        After::Idle => pool.enforce_cached_cap(),
+        After::Uses(streams) => pool.wait_for_uses(Home { lane, block: id }, &streams),
+    }
+    if lane.is_closing() {
+        pool.retire_if_empty(lane);
+    }
+}
+
+/// Takes in the blocks that other threads left while the front was held.
+#[cold]
+pub(crate) fn take_in_returned(lane: &'static Lane) {
+    while let Some(id) = lane.next_returned() {
+        let front = lane.twin.front();
+        let Some(pool) = front.pool.clone() else { return };
+        let after = give_back(front, id);
+        settle(&pool, lane, id, after);
+    }
+}
+
+impl PoolCore {
+    /// Marks the uses of a freed block with events and lets it wait for them.
+    fn wait_for_uses(&self, home: Home, streams: &[StreamId]) {
+        let device = &self.device;
+        let mut events: Vec<(StreamId, Option<EventId>)> = Vec::with_capacity(streams.len());
+        for &stream in streams {
+            let event = pending::record(&*device.driver, stream).unwrap_or_else(|error| {
+                device.note(error);
+                None
+            });
+            events.push((stream, event));
+        }
+        device.pending_len.fetch_add(1, Ordering::Relaxed);
+        device.pending.lock().enter(home, &events);
+    }
+
+    /// Moves a wholly free segment of another stream's lane into the request's lane; the request's
+    /// stream waits for that stream's work first, the calling thread does not.
+    pub(crate) fn move_segment(&self, request: &Request) -> Result<bool, DriverError> {
+        let device = &self.device;
+        if !device.settings.share_streams || self.lanes().len() < 2 {
+            return Ok(false);
+        }
+        let to = request.lane.stream();
+        if device.driver.capture(to)? != Capture::None {
+            return Ok(false);
+        }
+        let Some((from, segment)) = self.detach_fitting(request) else { return Ok(false) };
+        match self.order_streams(from.stream(), to) {
+            Ok(true) => {
+                self.attach(request.lane, segment);
+                bump(&device.totals.segments_moved);
+                Ok(true)
+            }
+            Ok(false) => {
+                self.attach(from, segment);
+                Ok(false)
+            }
+            Err(error) => {
+                self.attach(from, segment);
+                Err(error)
+            }
+        }
+    }
+
+    /// Takes the smallest idle segment that fits out of another lane of this pool.
+    fn detach_fitting(&self, request: &Request) -> Option<(&'static Lane, Detached)> {
+        let most = moved_bytes_max(request.band.size);
+        let mut best: Option<(u64, u64, &'static Lane, BlockId)> = None;
+        for lane in self.lanes() {
+            if std::ptr::eq(lane, request.lane) || lane.is_closing() {
+                continue;
+            }
+            let Some(mut both) = lane.twin.try_both() else { continue };
+            for (id, s) in both.parts().1.heap.idle_segments() {
+                let skip = s.address.wrapping_neg() & (request.align - 1);
+                let fits = s.band == request.band.index
+                    && s.size <= most
+                    && request.band.size.checked_add(skip).is_some_and(|b| b <= s.size);
+                if fits && best.is_none_or(|b| (s.size, s.address) < (b.0, b.1)) {
+                    best = Some((s.size, s.address, lane, id));
+                }
+            }
+        }
+        let (_, address, lane, id) = best?;
+        let mut both = lane.twin.try_both()?;
+        let books = both.parts().1;
+        let band = books.heap.idle_segments().find(|(i, s)| *i == id && s.address == address)?.1.band;
+        books.detach(id, band).map(|segment| (lane, segment))
+    }
+
+    /// Makes later work of `to` wait for the work `from` has now; false where `from` cannot be marked.
+    fn order_streams(&self, from: StreamId, to: StreamId) -> Result<bool, DriverError> {
+        let driver = &*self.device.driver;
+        let Some(event) = pending::record(driver, from)? else { return Ok(false) };
+        let waited = driver.stream_wait_event(to, event);
+        if let Err(error) = driver.release_event(event) {
+            self.device.note(error);
+        }
+        waited?;
+        bump(&self.device.totals.stream_waits);
+        Ok(true)
+    }
+}
+
+/// An idle segment of another stream is moved only if it is not much larger than what is asked: the
+/// rest of it would be out of its own stream's reach.
+fn moved_bytes_max(size: u64) -> u64 {
+    let _ = size;
+    u64::MAX
+}

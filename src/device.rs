@@ -1,0 +1,323 @@
+//! What all pools and streams of one allocator share: the driver, what is reserved, waiting blocks,
+//! device-wide peaks, tags, the recorder.
+use crate::allocation::RawParts;
+use crate::counters::{Counters, DevicePeaks, Flow, GAUGES, Gauges};
+use crate::driver::{Capture, Driver, DriverError, StreamId};
+use crate::error::AllocError;
+use crate::front::Front;
+use crate::lane::{Detached, Lane};
+use crate::pending::Pending;
+use crate::pool::PoolCore;
+use crate::settings::{Cap, CapScope, Settings};
+use crate::tags::TagCounts;
+use crate::trace::Ring;
+use parking_lot::{Mutex, RwLock};
+use std::collections::HashMap;
+use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
+use std::sync::{Arc, Weak};
+
+/// Shards of the table of raw addresses.
+const RAW_SHARDS: usize = 16;
+/// How often a stream's front is tried before its share of the device-wide peak is left with it.
+const CALL_IN_TRIES: u32 = 200;
+
+/// Counts that only rise.
+#[derive(Default)]
+pub(crate) struct Totals {
+    pub(crate) retries: AtomicU64,
+    pub(crate) ooms: AtomicU64,
+    pub(crate) device_allocations: AtomicU64,
+    pub(crate) device_frees: AtomicU64,
+    pub(crate) reserved_bytes: AtomicU64,
+    pub(crate) released_bytes: AtomicU64,
+    pub(crate) host_waits: AtomicU64,
+    pub(crate) stream_waits: AtomicU64,
+    pub(crate) segments_moved: AtomicU64,
+    pub(crate) driver_errors: AtomicU64,
+    pub(crate) bad_frees: AtomicU64,
+    pub(crate) zero_sizes: AtomicU64,
+}
+
+/// Frees in a forked child, in this process.
+pub(crate) static FORKED_FREES: AtomicU64 = AtomicU64::new(0);
+
+pub(crate) fn bump(counter: &AtomicU64) {
+    counter.fetch_add(1, Ordering::Relaxed);
+}
+
+/// Bytes from the driver, and how many segments they are.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Reserved {
+    pub(crate) bytes: u64,
+    pub(crate) bytes_peak: u64,
+    pub(crate) segments: u64,
+    pub(crate) segments_peak: u64,
+    /// Asked of the driver, not answered yet.
+    in_flight: u64,
+}
+
+/// See the module's page.
+pub(crate) struct Device {
+    pub(crate) driver: Arc<dyn Driver>,
+    pub(crate) settings: Settings,
+    pub(crate) granularity: u64,
+    pub(crate) cap: Mutex<Option<Cap>>,
+    pub(crate) reserved: Mutex<Reserved>,
+    pub(crate) pending: Mutex<Pending>,
+    /// Blocks in `pending`, readable without its lock.
+    pub(crate) pending_len: AtomicUsize,
+    peaks: Mutex<DevicePeaks>,
+    lanes: RwLock<Vec<&'static Lane>>,
+    /// Flow and hits of lanes that are gone.
+    pub(crate) gone: Mutex<(Counters, [Flow; 2])>,
+    pub(crate) pools: Mutex<Vec<Weak<PoolCore>>>,
+    pub(crate) tags: TagCounts,
+    pub(crate) totals: Totals,
+    recording: AtomicBool,
+    pub(crate) recorder: Mutex<Option<Ring>>,
+    raw: [Mutex<HashMap<u64, RawParts>>; RAW_SHARDS],
+    /// Segments that the driver did not take back and that no lane can hold any more.
+    orphans: Mutex<Vec<Detached>>,
+    pub(crate) last_error: Mutex<Option<DriverError>>,
+}
+
+impl Device {
+    pub(crate) fn new(driver: Arc<dyn Driver>, settings: Settings) -> Self {
+        Device {
+            granularity: driver.granularity(),
+            driver,
+            cap: Mutex::new(settings.cap),
+            settings,
+            reserved: Mutex::default(),
+            pending: Mutex::default(),
+            pending_len: AtomicUsize::new(0),
+            peaks: Mutex::default(),
+            lanes: RwLock::default(),
+            gone: Mutex::default(),
+            pools: Mutex::default(),
+            tags: TagCounts::default(),
+            totals: Totals::default(),
+            recording: AtomicBool::new(false),
+            recorder: Mutex::new(None),
+            raw: Default::default(),
+            orphans: Mutex::default(),
+            last_error: Mutex::new(None),
+        }
+    }
+
+    /// Every lane, oldest first.
+    pub(crate) fn lanes(&self) -> Vec<&'static Lane> {
+        self.lanes.read().clone()
+    }
+
+    pub(crate) fn add_lane(&self, lane: &'static Lane) {
+        self.lanes.write().push(lane);
+    }
+
+    /// Forgets a lane whose counters are `last`.
+    pub(crate) fn remove_lane(&self, lane: &'static Lane, last: &mut Counters) {
+        self.peaks.lock().call_in(last);
+        self.lanes.write().retain(|l| !std::ptr::eq(*l, lane));
+        let mut gone = self.gone.lock();
+        gone.0.front_hits += last.front_hits;
+        for (sum, flow) in gone.1.iter_mut().zip(&last.flow) {
+            sum.add(flow);
+        }
+    }
+
+    /// Settles the peaks after `own` passed a limit. Called with that front held; other fronts are only
+    /// tried.
+    #[cold]
+    pub(crate) fn settle_peaks(&self, own: &mut Front, own_lane: &'static Lane) {
+        if !own.counters.settle_peaks() {
+            return;
+        }
+        let mut peaks = self.peaks.lock();
+        if !peaks.covers(&own.counters) {
+            for lane in self.lanes.read().iter().filter(|l| !std::ptr::eq(**l, own_lane)) {
+                let tried = (0..CALL_IN_TRIES).find_map(|_| {
+                    let front = lane.twin.try_front();
+                    if front.is_none() {
+                        std::hint::spin_loop();
+                    }
+                    front
+                });
+                if let Some(mut front) = tried {
+                    peaks.call_in(&mut front.counters);
+                }
+            }
+            peaks.call_in(&mut own.counters);
+        }
+        peaks.raise(&mut own.counters);
+    }
+
+    /// Device-wide peaks.
+    pub(crate) fn peaks(&self) -> Gauges {
+        self.peaks.lock().peak
+    }
+
+    /// Begins all peaks anew.
+    pub(crate) fn reset_peak(&self) {
+        for lane in self.lanes() {
+            let mut front = lane.twin.front();
+            front.counters.reset_peak();
+            self.peaks.lock().call_in(&mut front.counters);
+        }
+        self.peaks.lock().reset();
+        self.tags.reset_peak();
+        let mut reserved = self.reserved.lock();
+        reserved.bytes_peak = reserved.bytes;
+        reserved.segments_peak = reserved.segments;
+    }
+
+    /// Sum of all lanes' gauges now.
+    pub(crate) fn now(&self) -> Gauges {
+        let mut sum = [0; GAUGES];
+        for lane in self.lanes() {
+            let front = lane.twin.front();
+            sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
+        }
+        sum
+    }
+
+    /// Whether any stream known here is being captured: then the driver must not be asked about events
+    /// or memory.
+    pub(crate) fn is_capturing(&self) -> Result<Option<StreamId>, DriverError> {
+        let mut streams: Vec<StreamId> = self.lanes.read().iter().map(|l| l.stream()).collect();
+        streams.extend(self.pending.lock().streams());
+        streams.sort_unstable();
+        streams.dedup();
+        for stream in streams {
+            match self.driver.capture(stream) {
+                Ok(Capture::None) | Err(DriverError::UnknownStream(_)) => {}
+                Ok(_) => return Ok(Some(stream)),
+                Err(error) => return Err(error),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Remembers an error that nobody is there to be told.
+    pub(crate) fn note(&self, error: DriverError) {
+        bump(&self.totals.driver_errors);
+        *self.last_error.lock() = Some(error);
+    }
+
+    /// Bytes that may still be had before the cap refuses; [`u64::MAX`] without a cap.
+    pub(crate) fn cap_room(&self) -> Result<u64, DriverError> {
+        let Some(cap) = *self.cap.lock() else { return Ok(u64::MAX) };
+        let info = self.driver.memory_info()?;
+        let reserved = self.reserved.lock();
+        let held = match cap.scope {
+            CapScope::Device => info.total - info.free.min(info.total),
+            CapScope::Process => info.held_by_process.unwrap_or(reserved.bytes),
+        };
+        let limit = cap.limit_bytes(info.total);
+        Ok(limit.saturating_sub(held).saturating_sub(reserved.in_flight))
+    }
+
+    /// A segment of `bytes` from the driver, if the cap allows it.
+    pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        if self.cap_room()? < bytes {
+            return Err(DriverError::OutOfMemory { bytes });
+        }
+        self.reserved.lock().in_flight += bytes;
+        let answer = self.driver.allocate(bytes);
+        let mut reserved = self.reserved.lock();
+        reserved.in_flight -= bytes;
+        let address = answer?;
+        reserved.bytes += bytes;
+        reserved.segments += 1;
+        reserved.bytes_peak = reserved.bytes_peak.max(reserved.bytes);
+        reserved.segments_peak = reserved.segments_peak.max(reserved.segments);
+        bump(&self.totals.device_allocations);
+        self.totals.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
+        Ok(address)
+    }
+
+    /// Gives a segment back to the driver; it stays the caller's where that fails.
+    pub(crate) fn release(&self, segment: &Detached) -> Result<(), DriverError> {
+        self.driver.free(segment.address)?;
+        let mut reserved = self.reserved.lock();
+        reserved.bytes -= segment.size;
+        reserved.segments -= 1;
+        bump(&self.totals.device_frees);
+        self.totals.released_bytes.fetch_add(segment.size, Ordering::Relaxed);
+        Ok(())
+    }
+
+    /// Takes over a segment that the driver refused and that has no lane to go to.
+    pub(crate) fn adopt(&self, segment: Detached) {
+        self.orphans.lock().push(segment);
+    }
+
+    /// Bytes in segments that the driver has yet to take back.
+    pub(crate) fn orphaned_bytes(&self) -> u64 {
+        self.orphans.lock().iter().map(|s| s.size).sum()
+    }
+
+    /// Tries again to give back what the driver refused.
+    pub(crate) fn release_orphans(&self) -> Result<u64, DriverError> {
+        let mut bytes = 0;
+        loop {
+            let Some(segment) = self.orphans.lock().pop() else { return Ok(bytes) };
+            if let Err(error) = self.release(&segment) {
+                self.adopt(segment);
+                return Err(error);
+            }
+            bytes += segment.size;
+        }
+    }
+
+    /// Whether requests are recorded.
+    pub(crate) fn is_recording(&self) -> bool {
+        self.recording.load(Ordering::Relaxed)
+    }
+
+    /// Starts (with a ring) or stops recording; the ring there was.
+    pub(crate) fn set_recorder(&self, ring: Option<Ring>) -> Option<Ring> {
+        self.recording.store(ring.is_some(), Ordering::Relaxed);
+        for lane in self.lanes() {
+            lane.twin.front().recording = ring.is_some();
+        }
+        std::mem::replace(&mut *self.recorder.lock(), ring)
+    }
+
+    fn raw_shard(&self, address: u64) -> &Mutex<HashMap<u64, RawParts>> {
+        &self.raw[(address >> 9) as usize % RAW_SHARDS]
+    }
+
+    /// Remembers an allocation by its address.
+    pub(crate) fn enter_raw(&self, address: u64, parts: RawParts) {
+        self.raw_shard(address).lock().insert(address, parts);
+    }
+
+    /// Finds an allocation by its address and forgets it.
+    pub(crate) fn take_raw(&self, address: u64) -> Result<RawParts, AllocError> {
+        let found = self.raw_shard(address).lock().remove(&address);
+        found.ok_or_else(|| AllocError::NotLive { address, inside: self.is_inside(address) })
+    }
+
+    /// What is known of a raw address.
+    pub(crate) fn peek_raw(&self, address: u64) -> Result<RawParts, AllocError> {
+        let found = self.raw_shard(address).lock().get(&address).copied();
+        found.ok_or_else(|| AllocError::NotLive { address, inside: self.is_inside(address) })
+    }
+
+    fn is_inside(&self, address: u64) -> bool {
+        self.lanes().into_iter().any(|lane| {
+            let mut both = lane.twin.both();
+            let mut segments = both.parts().1.heap.segments();
+            segments.any(|s| address >= s.address && address - s.address < s.size)
+        })
+    }
+}
+
+impl Drop for Device {
+    fn drop(&mut self) {
+        // Nobody is left to be told of a second failure; the driver's own end takes the memory back.
+        if let Err(error) = self.release_orphans() {
+            self.note(error);
+        }
+    }
+}

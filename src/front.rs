@@ -1,0 +1,330 @@
+//! The front of a lane: freed blocks of exact sizes kept at hand, what is known of each block handed
+//! out, and the counters. All that a hit touches; it knows neither heap nor driver.
+use crate::counters::Counters;
+use crate::driver::StreamId;
+use crate::pool::PoolCore;
+use aquifer_policies::{Band, BlockId, FreeBlock, Policy};
+use std::panic::Location;
+use std::sync::Arc;
+
+/// Sizes the cache tells apart at a time, and blocks it keeps of each.
+const SETS: usize = 64;
+const WAYS: usize = 6;
+/// The cache may hold this many bytes, or this share of what the lane has handed out if that is more.
+const CACHED_BYTES_FLOOR: u64 = 1 << 20;
+const CACHED_SHARE: u64 = 256;
+
+/// Blocks of one size, last in first out.
+#[derive(Clone, Copy)]
+struct Set {
+    size: u64,
+    len: u32,
+    blocks: [u32; WAYS],
+}
+
+/// Freed blocks kept unmerged for the next request of exactly their size.
+pub(crate) struct Cached {
+    sets: [Set; SETS],
+    bytes: u64,
+    enabled: bool,
+}
+
+impl Cached {
+    pub(crate) fn new(enabled: bool) -> Self {
+        Cached { sets: [Set { size: 0, len: 0, blocks: [0; WAYS] }; SETS], bytes: 0, enabled }
+    }
+
+    /// Bytes held.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.bytes
+    }
+
+    /// Fibonacci hashing of the size in grains: sizes in an arithmetic row fall into different sets.
+    #[inline(always)]
+    fn set_of(size: u64) -> usize {
+        ((size >> 9).wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 58) as usize
+    }
+
+    /// The block of exactly `size` bytes that was freed last.
+    #[inline(always)]
+    pub(crate) fn pop(&mut self, size: u64) -> Option<BlockId> {
+        let set = &mut self.sets[Self::set_of(size)];
+        if set.size != size || set.len == 0 {
+            return None;
+        }
+        set.len -= 1;
+        self.bytes -= size;
+        Some(BlockId(set.blocks[set.len as usize % WAYS]))
+    }
+
+    /// Keeps block `id`; false where there is no room for it.
+    #[inline(always)]
+    pub(crate) fn push(&mut self, id: BlockId, size: u64, allocated: u64) -> bool {
+        let most = CACHED_BYTES_FLOOR.max(allocated / CACHED_SHARE);
+        if !self.enabled || self.bytes + size > most {
+            return false;
+        }
+        let set = &mut self.sets[Self::set_of(size)];
+        if set.len == 0 {
+            set.size = size;
+        } else if set.size != size || set.len as usize == WAYS {
+            return false;
+        }
+        set.blocks[set.len as usize % WAYS] = id.0;
+        set.len += 1;
+        self.bytes += size;
+        true
+    }
+
+    /// Takes out every block, in a fixed order.
+    pub(crate) fn drain(&mut self, mut each: impl FnMut(BlockId)) {
+        if self.bytes == 0 {
+            return;
+        }
+        for set in &mut self.sets {
+            for id in &set.blocks[..set.len as usize] {
+                each(BlockId(*id));
+            }
+            set.len = 0;
+        }
+        self.bytes = 0;
+    }
+
+    /// The blocks held, for an audit.
+    pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
+        self.sets.iter().flat_map(|s| s.blocks[..s.len as usize].iter().map(|b| BlockId(*b)))
+    }
+}
+
+/// Where a block that the policy does not have is.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Whereabouts {
+    /// With the heap's free blocks, or not a block at all.
+    #[default]
+    Heap,
+    /// With the caller.
+    Out,
+    /// In the front cache.
+    Cached,
+    /// Freed; waits for the heap to come back.
+    Deferred,
+    /// Freed; waits for events.
+    Pending,
+}
+
+/// No entry in the table of uses.
+const NO_USES: u32 = u32::MAX;
+
+/// What is known of a block outside the heap's free ones.
+#[derive(Clone, Copy)]
+pub(crate) struct Held {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    /// Bytes the caller asked for.
+    pub(crate) requested: u64,
+    pub(crate) site: Option<&'static Location<'static>>,
+    /// Number in the recorded trace.
+    pub(crate) serial: u32,
+    uses: u32,
+    pub(crate) tag: u16,
+    pub(crate) band: u8,
+    /// Whether it may wait in the front cache.
+    pub(crate) front: bool,
+    pub(crate) whereabouts: Whereabouts,
+}
+
+impl Default for Held {
+    fn default() -> Self {
+        Held {
+            address: 0,
+            size: 0,
+            requested: 0,
+            site: None,
+            serial: 0,
+            uses: NO_USES,
+            tag: 0,
+            band: 0,
+            front: false,
+            whereabouts: Whereabouts::Heap,
+        }
+    }
+}
+
+/// What a caller says of a block it gets.
+#[derive(Clone, Copy)]
+pub(crate) struct Label {
+    pub(crate) requested: u64,
+    pub(crate) tag: u16,
+    pub(crate) site: Option<&'static Location<'static>>,
+    pub(crate) serial: u32,
+}
+
+/// See the module's page.
+pub(crate) struct Front {
+    pub(crate) cached: Cached,
+    pub(crate) counters: Counters,
+    /// Answers [`Policy::band`] only; the policies that place are with the heap.
+    banding: Option<Box<dyn Policy>>,
+    held: Vec<Held>,
+    uses: Vec<Vec<StreamId>>,
+    vacant_uses: Vec<u32>,
+    /// Blocks freed while the heap was away.
+    pub(crate) deferred: Vec<BlockId>,
+    /// Whether requests are recorded.
+    pub(crate) recording: bool,
+    /// Whether cached bytes are capped.
+    pub(crate) caps_cached: bool,
+    /// The pool it serves; none while the lane is vacant.
+    pub(crate) pool: Option<Arc<PoolCore>>,
+}
+
+impl Front {
+    /// The front of a lane that serves nobody yet.
+    pub(crate) fn vacant() -> Self {
+        Front {
+            cached: Cached::new(false),
+            counters: Counters::default(),
+            banding: None,
+            held: Vec::new(),
+            uses: Vec::new(),
+            vacant_uses: Vec::new(),
+            deferred: Vec::new(),
+            recording: false,
+            caps_cached: false,
+            pool: None,
+        }
+    }
+
+    /// The front of a lane that serves `pool`.
+    pub(crate) fn new(pool: Arc<PoolCore>) -> Self {
+        Front {
+            cached: Cached::new(pool.device.settings.front),
+            banding: Some(pool.device.settings.policy()),
+            recording: pool.device.is_recording(),
+            caps_cached: pool.device.settings.cached_bytes_cap.is_some(),
+            pool: Some(pool),
+            ..Front::vacant()
+        }
+    }
+
+    /// The pool it serves.
+    #[inline(always)]
+    pub(crate) fn pool(&self) -> &Arc<PoolCore> {
+        match &self.pool {
+            Some(pool) => pool,
+            None => unreachable!("a vacant lane is in no table and nothing of it is out"),
+        }
+    }
+
+    /// Band and rounded size of a request.
+    #[inline(always)]
+    pub(crate) fn band(&self, bytes: u64) -> Band {
+        match &self.banding {
+            Some(policy) => policy.band(bytes),
+            None => unreachable!("a vacant lane is in no table and nothing of it is out"),
+        }
+    }
+
+    /// What is known of block `id`.
+    #[inline(always)]
+    pub(crate) fn held(&self, id: BlockId) -> &Held {
+        &self.held[id.index()]
+    }
+
+    /// Enters a block just cut from the heap.
+    #[inline]
+    pub(crate) fn enter(&mut self, taken: &FreeBlock, band: Band) {
+        let index = taken.id.index();
+        if index >= self.held.len() {
+            self.held.resize(index + 1, Held::default());
+        }
+        let held = &mut self.held[index];
+        held.address = taken.address;
+        held.size = taken.size;
+        held.band = band.index;
+        // A block with more bytes than its rounded size could not be found by that size again.
+        held.front = band.front && taken.size == band.size;
+    }
+
+    /// Hands out block `id`; whether a peak has to be settled.
+    #[inline(always)]
+    pub(crate) fn hand_out(&mut self, id: BlockId, label: Label) -> bool {
+        let held = &mut self.held[id.index()];
+        held.requested = label.requested;
+        held.tag = label.tag;
+        held.site = label.site;
+        held.serial = label.serial;
+        held.whereabouts = Whereabouts::Out;
+        self.counters.allocated(held.size, label.requested)
+    }
+
+    /// Counts block `id` as given back by its caller and returns what was known of it; `None` where it
+    /// is not out.
+    #[inline(always)]
+    pub(crate) fn take_back(&mut self, id: BlockId) -> Option<Held> {
+        let held = self.held.get_mut(id.index())?;
+        if held.whereabouts != Whereabouts::Out {
+            return None;
+        }
+        let pending = held.uses != NO_USES;
+        held.whereabouts = if pending { Whereabouts::Pending } else { Whereabouts::Deferred };
+        let copy = *held;
+        self.counters.freed(copy.size, copy.requested, pending);
+        Some(copy)
+    }
+
+    /// Tries to keep block `id` in the front cache.
+    #[inline(always)]
+    pub(crate) fn keep(&mut self, id: BlockId, held: &Held) -> bool {
+        let allocated = self.counters.now[crate::counters::ALLOCATED];
+        if !held.front || !self.cached.push(id, held.size, allocated) {
+            return false;
+        }
+        self.held[id.index()].whereabouts = Whereabouts::Cached;
+        true
+    }
+
+    /// Says where block `id` is now.
+    #[inline(always)]
+    pub(crate) fn put(&mut self, id: BlockId, whereabouts: Whereabouts) {
+        self.held[id.index()].whereabouts = whereabouts;
+    }
+
+    /// Notes that `stream` uses block `id`.
+    pub(crate) fn add_use(&mut self, id: BlockId, stream: StreamId) {
+        let held = &mut self.held[id.index()];
+        if held.uses == NO_USES {
+            held.uses = self.vacant_uses.pop().unwrap_or_else(|| {
+                self.uses.push(Vec::new());
+                self.uses.len() as u32 - 1
+            });
+        }
+        let uses = &mut self.uses[held.uses as usize];
+        if !uses.contains(&stream) {
+            uses.push(stream);
+        }
+    }
+
+    /// Whether another stream was recorded on block `id`.
+    #[inline(always)]
+    pub(crate) fn has_uses(held: &Held) -> bool {
+        held.uses != NO_USES
+    }
+
+    /// Takes the streams recorded on block `id`.
+    pub(crate) fn take_uses(&mut self, id: BlockId) -> Vec<StreamId> {
+        let slot = std::mem::replace(&mut self.held[id.index()].uses, NO_USES);
+        if slot == NO_USES {
+            return Vec::new();
+        }
+        self.vacant_uses.push(slot);
+        std::mem::take(&mut self.uses[slot as usize])
+    }
+
+    /// Every block outside the heap's free ones.
+    pub(crate) fn outside(&self) -> impl Iterator<Item = (BlockId, &Held)> + '_ {
+        let all = self.held.iter().enumerate();
+        all.filter(|(_, h)| h.whereabouts != Whereabouts::Heap)
+            .map(|(i, h)| (BlockId(i as u32), h))
+    }
+}

@@ -1,0 +1,281 @@
+//! A lane: the front, the heap and the policies that serve one stream in one pool.
+//!
+//! Lanes live in static memory: a lane whose pool is gone is emptied and used again for another
+//! stream, so that a handle may point at its lane without counting references.
+use crate::driver::StreamId;
+use crate::front::{Front, Whereabouts};
+use crate::heap::{CutAt, Heap, Wrong};
+use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
+use aquifer_policies::{BANDS_MAX, Band, BlockId, Freed, Place, Policy, Request};
+use crossbeam_queue::SegQueue;
+use parking_lot::Mutex;
+use std::sync::atomic::{AtomicU32, AtomicU64};
+
+/// The heap with the policies that decide in it.
+#[derive(Default)]
+pub(crate) struct Books {
+    pub(crate) heap: Heap,
+    bands: [Option<BandPolicy>; BANDS_MAX],
+}
+
+struct BandPolicy {
+    policy: Box<dyn Policy>,
+    reserved_bytes: u64,
+}
+
+/// What is asked of a lane's books.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Want {
+    pub(crate) band: Band,
+    pub(crate) align: u64,
+    /// See [`Request::room`].
+    pub(crate) room: u64,
+}
+
+/// What the books answer.
+pub(crate) enum Placed {
+    /// A block, no longer free.
+    Block(aquifer_policies::FreeBlock),
+    /// There is no room.
+    Grow,
+}
+
+impl Books {
+    /// Cuts a block for `want`, if the policy finds one and the heap agrees.
+    #[inline]
+    pub(crate) fn place(
+        &mut self,
+        want: &Want,
+        make: impl FnOnce() -> Box<dyn Policy>,
+    ) -> Result<Placed, Wrong> {
+        let index = want.band.index as usize;
+        let Some(slot) = self.bands.get_mut(index) else { return Err(Wrong::OtherBand) };
+        let band = slot.get_or_insert_with(|| BandPolicy { policy: make(), reserved_bytes: 0 });
+        let size = want.band.size;
+        let request =
+            Request { size, align: want.align, reserved: band.reserved_bytes, room: want.room };
+        match band.policy.place(&request) {
+            Place::Reuse { block, skip, take } => {
+                let at =
+                    CutAt { block, skip, take, size, align: want.align, band: want.band.index };
+                let cut = self.heap.cut(at)?;
+                band.policy.taken(&cut);
+                Ok(Placed::Block(cut.taken))
+            }
+            Place::Grow { bytes } if bytes < size => Err(Wrong::TooShort),
+            Place::Grow { .. } => Ok(Placed::Grow),
+        }
+    }
+
+    /// Bytes of the segment the policy would like for `want`; nothing changes.
+    pub(crate) fn wanted(
+        &mut self,
+        want: &Want,
+        make: impl FnOnce() -> Box<dyn Policy>,
+    ) -> Result<u64, Wrong> {
+        let index = want.band.index as usize;
+        let Some(slot) = self.bands.get_mut(index) else { return Err(Wrong::OtherBand) };
+        let band = slot.get_or_insert_with(|| BandPolicy { policy: make(), reserved_bytes: 0 });
+        let size = want.band.size;
+        let request =
+            Request { size, align: want.align, reserved: band.reserved_bytes, room: want.room };
+        match band.policy.place(&request) {
+            Place::Grow { bytes } if bytes < size => Err(Wrong::TooShort),
+            Place::Grow { bytes } => Ok(bytes),
+            Place::Reuse { .. } => Ok(size),
+        }
+    }
+
+    /// Enters a segment from the driver or from another lane.
+    pub(crate) fn add_segment(
+        &mut self,
+        segment: Detached,
+        make: impl FnOnce() -> Box<dyn Policy>,
+    ) {
+        let slot = &mut self.bands[segment.band as usize];
+        let band = slot.get_or_insert_with(|| BandPolicy { policy: make(), reserved_bytes: 0 });
+        band.reserved_bytes += segment.size;
+        let freed = self.heap.add_segment(segment.address, segment.size, segment.band);
+        band.policy.freed(&freed);
+    }
+
+    /// Takes out the segment that free block `id` fills.
+    pub(crate) fn detach(&mut self, id: BlockId, band: u8) -> Option<Detached> {
+        let gone = self.heap.remove_segment(id)?;
+        let entry = self.bands[band as usize].as_mut()?;
+        entry.reserved_bytes -= gone.size;
+        entry.policy.released(gone);
+        Some(Detached { address: gone.address, size: gone.size, band })
+    }
+
+    /// Frees used block `id` of `band`. Some(detached) where its segment is idle and the policy does not
+    /// keep it.
+    #[inline]
+    pub(crate) fn free(&mut self, id: BlockId, band: u8) -> Option<Detached> {
+        let freed: Freed = self.heap.free(id);
+        let entry = self.bands[band as usize].as_mut().expect("the block came from this band");
+        entry.policy.freed(&freed);
+        if self.heap.is_whole(freed.result.id) && !entry.policy.keeps(freed.result) {
+            return self.detach(freed.result.id, band);
+        }
+        None
+    }
+
+    /// Tells the policies that a step begins.
+    pub(crate) fn mark(&mut self, step: u64) {
+        self.bands.iter_mut().flatten().for_each(|b| b.policy.mark(step));
+    }
+
+    /// Bytes in segments of bands for small sizes and of the others; see [`crate::counters::flow_of`].
+    pub(crate) fn band_reserved(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
+        let bands = self.bands.iter().enumerate();
+        bands.filter_map(|(i, b)| b.as_ref().map(|b| (i, b.reserved_bytes)))
+    }
+}
+
+/// A segment on its way: out of one heap, not yet in another or back with the driver.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Detached {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+    pub(crate) band: u8,
+}
+
+/// Front and books of a lane, held.
+pub(crate) type LaneGuard<'a> = Both<'a, Front, Books>;
+/// The front of a lane, held.
+pub(crate) type FrontGuard<'a> = crate::sync::Front<'a, Front, Books>;
+
+/// See the module's page.
+pub(crate) struct Lane {
+    pub(crate) twin: Twin<Front, Books>,
+    /// Blocks freed while another thread held the front.
+    returned: SegQueue<BlockId>,
+    has_returned: AtomicBool,
+    stream: AtomicU64,
+    /// The fork epoch it was made in.
+    epoch: AtomicU32,
+    /// Whether the lane goes when its last block comes back.
+    closing: AtomicBool,
+    /// Held while the lane grows, so that two threads do not both ask the driver for what one segment
+    /// would have served.
+    pub(crate) growing: Mutex<()>,
+}
+
+/// Lanes that serve nobody.
+static VACANT: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
+
+impl Lane {
+    fn new() -> Self {
+        Lane {
+            twin: Twin::new(Front::vacant(), Books::default()),
+            returned: SegQueue::new(),
+            has_returned: AtomicBool::new(false),
+            stream: AtomicU64::new(0),
+            epoch: AtomicU32::new(0),
+            closing: AtomicBool::new(false),
+            growing: Mutex::new(()),
+        }
+    }
+
+    /// A vacant lane, bound to `stream` with a fresh front.
+    pub(crate) fn bind(stream: StreamId, front: Front) -> &'static Lane {
+        // A lane of the parent's may be locked for ever in a forked child.
+        let epoch = crate::fork::epoch();
+        let found = VACANT.try_lock().and_then(|mut vacant| {
+            let at = vacant.iter().position(|l| l.epoch.load(Ordering::Relaxed) == epoch)?;
+            Some(vacant.swap_remove(at))
+        });
+        let lane = found.unwrap_or_else(|| Box::leak(Box::new(Lane::new())));
+        lane.epoch.store(epoch, Ordering::Relaxed);
+        lane.stream.store(stream.0, Ordering::Relaxed);
+        lane.closing.store(false, Ordering::Relaxed);
+        *lane.twin.front() = front;
+        lane
+    }
+
+    /// Empties the lane for the next user. Nothing of it may be out.
+    pub(crate) fn unbind(&'static self) {
+        {
+            let mut both = self.twin.both();
+            let (front, books) = both.parts();
+            *front = Front::vacant();
+            *books = Books::default();
+        }
+        // A lock that the parent's other threads held at a fork is never free: the lane is left then.
+        if let Some(mut vacant) = VACANT.try_lock() {
+            vacant.push(self);
+        }
+    }
+
+    /// The stream it serves.
+    #[inline(always)]
+    pub(crate) fn stream(&self) -> StreamId {
+        StreamId(self.stream.load(Ordering::Relaxed))
+    }
+
+    /// Whether this process is a forked child of the one that made the lane.
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.epoch.load(Ordering::Relaxed) != crate::fork::epoch()
+    }
+
+    /// Says that the lane is to go. Blocks freed from now on are not left in the queue.
+    pub(crate) fn begin_closing(&self) {
+        self.closing.store(true, Ordering::Relaxed);
+        fence(Ordering::SeqCst);
+    }
+
+    /// Whether the lane goes when its last block comes back.
+    #[inline(always)]
+    pub(crate) fn is_closing(&self) -> bool {
+        self.closing.load(Ordering::Relaxed)
+    }
+
+    /// Leaves a freed block for whoever comes next; whether that is the caller.
+    ///
+    /// The fence pairs with the one of [`Lane::begin_closing`]: either the closer finds the block in
+    /// the queue, or this thread sees that the lane is closing and brings the block in itself.
+    #[cold]
+    pub(crate) fn leave(&self, id: BlockId) -> bool {
+        self.returned.push(id);
+        self.has_returned.store(true, Ordering::Release);
+        fence(Ordering::SeqCst);
+        self.is_closing() || self.twin.try_front().is_some()
+    }
+
+    /// Whether freed blocks wait in the queue.
+    #[inline(always)]
+    pub(crate) fn has_returned(&self) -> bool {
+        self.has_returned.load(Ordering::Relaxed)
+    }
+
+    /// A freed block that waited in the queue.
+    #[cold]
+    pub(crate) fn next_returned(&self) -> Option<BlockId> {
+        match self.returned.pop() {
+            None => {
+                // Whoever pushes between these two says so again.
+                self.has_returned.swap(false, Ordering::AcqRel);
+                let late = self.returned.pop();
+                if late.is_some() {
+                    self.has_returned.store(true, Ordering::Release);
+                }
+                late
+            }
+            id => id,
+        }
+    }
+}
+
+/// Moves freed blocks that waited for the heap, and all of the front cache, into the heap.
+pub(crate) fn flush(front: &mut Front, books: &mut Books, gone: &mut Vec<Detached>) {
+    let mut ids = std::mem::take(&mut front.deferred);
+    front.cached.drain(|id| ids.push(id));
+    for id in ids.drain(..) {
+        let band = front.held(id).band;
+        front.put(id, Whereabouts::Heap);
+        gone.extend(books.free(id, band));
+    }
+    front.deferred = ids;
+}

@@ -1,0 +1,241 @@
+//! Giving memory back: idle segments, closing pools, the cap on cached bytes.
+use crate::cache::take_in_returned;
+use crate::counters::{ACTIVE, ACTIVE_BLOCKS, ALLOCATED, GAUGES, Gauges};
+use crate::driver::DriverError;
+use crate::error::AllocError;
+use crate::lane::{Detached, Lane, flush};
+use crate::pool::PoolCore;
+use aquifer_policies::BlockId;
+use std::sync::Arc;
+
+/// What [`crate::Allocator::empty_cache`] did.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Trimmed {
+    /// Bytes given back to the driver.
+    pub released_bytes: u64,
+    /// Segments given back to the driver.
+    pub released_segments: u64,
+    /// Bytes still held from the driver.
+    pub reserved_bytes: u64,
+    /// Of these, bytes that no caller holds, but that lie in a segment where some caller holds others.
+    pub stranded_bytes: u64,
+}
+
+/// What a release gave.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Released {
+    pub(crate) released_bytes: u64,
+    pub(crate) released_segments: u64,
+    /// The first refusal; what was refused is back in the books.
+    pub(crate) error: Option<DriverError>,
+}
+
+/// Whose idle segments are meant.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Among {
+    ThisPool,
+    AllPools,
+}
+
+/// An idle segment and where it is.
+struct Idle {
+    pool: Arc<PoolCore>,
+    lane: &'static Lane,
+    block: BlockId,
+    segment: Detached,
+}
+
+impl PoolCore {
+    /// The pools meant, oldest first.
+    fn among(self: &Arc<Self>, among: Among) -> Vec<Arc<PoolCore>> {
+        match among {
+            Among::ThisPool => vec![self.clone()],
+            Among::AllPools => {
+                self.device.pools.lock().iter().filter_map(std::sync::Weak::upgrade).collect()
+            }
+        }
+    }
+
+    /// Every idle segment, after front caches are flushed: larger ones first, then by address.
+    fn idle(self: &Arc<Self>, among: Among) -> Vec<Idle> {
+        let mut all = Vec::new();
+        for pool in self.among(among) {
+            for lane in pool.lanes() {
+                take_in_returned(lane);
+                let mut both = lane.twin.both();
+                let (front, books) = both.parts();
+                let mut gone = Vec::new();
+                flush(front, books, &mut gone);
+                for (block, s) in books.heap.idle_segments() {
+                    let segment = Detached { address: s.address, size: s.size, band: s.band };
+                    all.push(Idle { pool: pool.clone(), lane, block, segment });
+                }
+                drop(both);
+                pool.give_up(lane, gone);
+            }
+        }
+        all.sort_by_key(|i| (std::cmp::Reverse(i.segment.size), i.segment.address));
+        all
+    }
+
+    /// Gives idle segments back to the driver until at least `bytes` are released.
+    pub(crate) fn release_idle(self: &Arc<Self>, bytes: u64, among: Among) -> Released {
+        let mut released = Released::default();
+        match self.device.release_orphans() {
+            Ok(bytes) => released.released_bytes += bytes,
+            Err(error) => released.error = Some(error),
+        }
+        for idle in choose(self.idle(among), bytes) {
+            if released.released_bytes >= bytes {
+                break;
+            }
+            let detached = {
+                let mut both = idle.lane.twin.both();
+                let books = both.parts().1;
+                // Another thread may have used it since.
+                let same = |(i, s): &(BlockId, crate::heap::SegmentView)| {
+                    *i == idle.block && s.address == idle.segment.address
+                };
+                let still = books.heap.idle_segments().any(|x| same(&x));
+                if still { books.detach(idle.block, idle.segment.band) } else { None }
+            };
+            let Some(segment) = detached else { continue };
+            match idle.pool.release_segment(idle.lane, segment) {
+                Ok(()) => {
+                    released.released_bytes += segment.size;
+                    released.released_segments += 1;
+                }
+                Err(error) => {
+                    released.error.get_or_insert(error);
+                }
+            }
+        }
+        released
+    }
+
+    /// Waits for blocks that other streams use, then gives back every idle segment.
+    pub(crate) fn empty(self: &Arc<Self>, among: Among) -> Result<Trimmed, AllocError> {
+        if self.is_forked() {
+            return Err(AllocError::Forked);
+        }
+        if let Some(stream) = self.device.is_capturing()? {
+            return Err(AllocError::Capturing { stream, bytes: 0 });
+        }
+        self.poll_pending()?;
+        while self.wait_for_one()? {}
+        let released = self.release_idle(u64::MAX, among);
+        if let Some(ring) = self.device.recorder.lock().as_mut() {
+            ring.empty_cache();
+        }
+        match released.error {
+            Some(error) => Err(error.into()),
+            None => Ok(self.trimmed(among, &released)),
+        }
+    }
+
+    pub(crate) fn empty_cache(self: &Arc<Self>) -> Result<Trimmed, AllocError> {
+        self.empty(Among::ThisPool)
+    }
+
+    fn trimmed(self: &Arc<Self>, among: Among, released: &Released) -> Trimmed {
+        let pools = self.among(among);
+        let reserved_bytes = pools.iter().map(|p| p.reserved_bytes()).sum::<u64>();
+        let active: u64 = pools.iter().map(|p| p.now()[ACTIVE]).sum();
+        Trimmed {
+            released_bytes: released.released_bytes,
+            released_segments: released.released_segments,
+            reserved_bytes,
+            stranded_bytes: reserved_bytes.saturating_sub(active),
+        }
+    }
+
+    /// Releases idle segments while cached bytes (reserved, but in no block handed out) are over the cap.
+    pub(crate) fn enforce_cached_cap(self: &Arc<Self>) {
+        let Some(cap) = self.device.settings.cached_bytes_cap else { return };
+        let reserved = self.device.reserved.lock().bytes;
+        let cached = reserved.saturating_sub(self.device.now()[ALLOCATED]);
+        if cached > cap {
+            let released = self.release_idle(cached - cap, Among::AllPools);
+            if let Some(error) = released.error {
+                self.device.note(error);
+            }
+        }
+    }
+
+    /// Bytes this pool holds from the driver.
+    pub(crate) fn reserved_bytes(&self) -> u64 {
+        self.lanes().into_iter().map(|l| l.twin.both().parts().1.heap.reserved_bytes()).sum()
+    }
+
+    /// Sum of this pool's gauges.
+    pub(crate) fn now(&self) -> Gauges {
+        let mut sum = [0; GAUGES];
+        for lane in self.lanes() {
+            take_in_returned(lane);
+            let front = lane.twin.front();
+            sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
+        }
+        sum
+    }
+
+    /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed.
+    pub(crate) fn close(self: &Arc<Self>) {
+        for lane in self.lanes() {
+            lane.begin_closing();
+        }
+        // What waits for events is waited for as far as the driver lets us; the rest follows its frees.
+        let waited = self.poll_pending().map_err(AllocError::from).and_then(|()| {
+            while self.wait_for_one()? {}
+            Ok(())
+        });
+        if let Err(AllocError::Driver(error)) = waited {
+            self.device.note(error);
+        }
+        for lane in self.lanes() {
+            take_in_returned(lane);
+            self.retire_if_empty(lane);
+        }
+        let released = self.release_idle(u64::MAX, Among::ThisPool);
+        if let Some(error) = released.error {
+            self.device.note(error);
+        }
+    }
+
+    /// Ends a closing lane that holds nothing for anybody.
+    pub(crate) fn retire_if_empty(&self, lane: &'static Lane) {
+        let mut both = lane.twin.both();
+        let (front, books) = both.parts();
+        let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, self));
+        if !ours || !lane.is_closing() || front.counters.now[ACTIVE_BLOCKS] > 0 {
+            return;
+        }
+        let mut segments = Vec::new();
+        flush(front, books, &mut segments);
+        let idle: Vec<(BlockId, u8)> =
+            books.heap.idle_segments().map(|(id, s)| (id, s.band)).collect();
+        segments.extend(idle.into_iter().filter_map(|(id, band)| books.detach(id, band)));
+        let mut last = std::mem::take(&mut front.counters);
+        let keep_alive = front.pool.take();
+        drop(both);
+        self.forget_lane(lane);
+        self.device.remove_lane(lane, &mut last);
+        lane.unbind();
+        for segment in segments {
+            if let Err(error) = self.device.release(&segment) {
+                self.device.note(error);
+                self.device.adopt(segment);
+            }
+        }
+        drop(keep_alive);
+    }
+}
+
+/// Which idle segments go when `bytes` are wanted: the smallest one that suffices alone, else larger
+/// ones first, so that few calls are made.
+fn choose(mut idle: Vec<Idle>, bytes: u64) -> Vec<Idle> {
+    if let Some(last_enough) = idle.iter().rposition(|i| i.segment.size >= bytes) {
+        idle.swap(0, last_enough);
+        idle.truncate(1);
+    }
+    idle
+}
