@@ -4,6 +4,19 @@
 //! goes and keeps its own index of the free blocks. It knows no driver, no stream, no lock, and it
 //! cannot corrupt anything: the heap checks every answer before acting on it.
 #![forbid(unsafe_code)]
+mod address_order;
+mod bands;
+mod first_fit;
+mod growth;
+mod index;
+mod never_cache;
+mod spec;
+
+pub use bands::Bands;
+pub use first_fit::FirstFit;
+pub use growth::Growth;
+pub use never_cache::NeverCache;
+pub use spec::{NAMES, PolicySpec, SpecError};
 
 /// A block's handle, dense from 0: ids of vanished blocks are given out again, so that a policy may
 /// keep what it knows of a block in a `Vec` indexed by id.
@@ -174,5 +187,39 @@ pub trait Policy: Send {
     /// The program says that step number `step` begins; for policies that learn.
     fn mark(&mut self, step: u64) {
         let _ = step;
+    }
+}
+
+impl<P: Policy + ?Sized> Policy for Box<P> {
+    #[inline]
+    fn band(&self, size: u64) -> Band {
+        (**self).band(size)
+    }
+
+    #[inline]
+    fn place(&self, request: &Request) -> Place {
+        (**self).place(request)
+    }
+
+    #[inline]
+    fn taken(&mut self, cut: &Cut) {
+        (**self).taken(cut);
+    }
+
+    #[inline]
+    fn freed(&mut self, freed: &Freed) {
+        (**self).freed(freed);
+    }
+
+    fn released(&mut self, block: FreeBlock) {
+        (**self).released(block);
+    }
+
+    fn keeps(&self, segment: FreeBlock) -> bool {
+        (**self).keeps(segment)
+    }
+
+    fn mark(&mut self, step: u64) {
+        (**self).mark(step);
     }
 }
