@@ -3,6 +3,7 @@
 //! Addresses, streams and events are integers here; only an implementation knows what is behind them.
 //! An implementation is free to lock inside; none of its methods is ever called with a lock of the
 //! allocator held.
+pub mod faults;
 pub mod sim;
 
 use std::fmt;
