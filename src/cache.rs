@@ -191,9 +191,9 @@ impl PoolCore {
     }
 
     #[cold]
-    fn record_allocation(&self, lane: &'static Lane, ask: &Ask) -> u32 {
+    fn record_allocation(&self, lane: &'static Lane, ask: &Ask) -> u64 {
         let mut recorder = self.device.recorder.lock();
-        recorder.as_mut().map_or(0, |ring| ring.allocate(ask.bytes, lane.stream().0))
+        recorder.as_mut().map_or(0, |r| r.allocated(ask.bytes, lane.stream()))
     }
 
     /// Sends segments that no policy wants back to the driver; they return to the lane where it refuses.
@@ -268,7 +268,7 @@ pub(crate) fn free(lane: &'static Lane, id: BlockId) {
         return;
     }
     let after = match lane.twin.try_front() {
-        Some(front) => give_back(front, id),
+        Some(front) => give_back(lane, front, id),
         None if lane.leave(id) => return take_in_returned(lane),
         None => return,
     };
@@ -279,10 +279,10 @@ pub(crate) fn free(lane: &'static Lane, id: BlockId) {
 
 /// Counts block `id` as freed and keeps it in the front cache if it can.
 #[inline(always)]
-fn give_back(mut front: FrontGuard<'_>, id: BlockId) -> After {
+fn give_back(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
     let Some(held) = front.take_back(id) else { return After::NotOut };
     if held.tag != 0 || front.recording {
-        tell_free(&front, &held);
+        tell_free(&front, &held, lane.stream());
     }
     if Front::has_uses(&held) {
         return After::Uses(front.take_uses(id));
@@ -294,14 +294,14 @@ fn give_back(mut front: FrontGuard<'_>, id: BlockId) -> After {
 }
 
 #[cold]
-fn tell_free(front: &Front, held: &Held) {
+fn tell_free(front: &Front, held: &Held, stream: StreamId) {
     let device = &front.pool().device;
     if held.tag != 0 {
         device.tags.freed(held.tag, held.size);
     }
     if front.recording {
-        if let Some(ring) = device.recorder.lock().as_mut() {
-            ring.free(held.serial, held.requested);
+        if let Some(recorder) = device.recorder.lock().as_mut() {
+            recorder.freed(held.serial, held.requested, stream);
         }
     }
 }
@@ -357,7 +357,7 @@ pub(crate) fn take_in_returned(lane: &'static Lane) {
     while let Some(id) = lane.next_returned() {
         let front = lane.twin.front();
         let Some(pool) = front.pool.clone() else { return };
-        let after = give_back(front, id);
+        let after = give_back(lane, front, id);
         settle(&pool, lane, id, after);
     }
 }

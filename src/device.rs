@@ -10,7 +10,7 @@ use crate::pending::Pending;
 use crate::pool::PoolCore;
 use crate::settings::{Cap, CapScope, Settings};
 use crate::tags::TagCounts;
-use crate::trace::Ring;
+use crate::recorder::Recorder;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -74,7 +74,7 @@ pub(crate) struct Device {
     pub(crate) tags: TagCounts,
     pub(crate) totals: Totals,
     recording: AtomicBool,
-    pub(crate) recorder: Mutex<Option<Ring>>,
+    pub(crate) recorder: Mutex<Option<Recorder>>,
     raw: [Mutex<HashMap<u64, RawParts>>; RAW_SHARDS],
     /// Segments that the driver did not take back and that no lane can hold any more.
     orphans: Mutex<Vec<Detached>>,
@@ -274,13 +274,13 @@ impl Device {
         self.recording.load(Ordering::Relaxed)
     }
 
-    /// Starts (with a ring) or stops recording; the ring there was.
-    pub(crate) fn set_recorder(&self, ring: Option<Ring>) -> Option<Ring> {
-        self.recording.store(ring.is_some(), Ordering::Relaxed);
+    /// Starts or stops recording; the recorder there was.
+    pub(crate) fn set_recorder(&self, recorder: Option<Recorder>) -> Option<Recorder> {
+        self.recording.store(recorder.is_some(), Ordering::Relaxed);
         for lane in self.lanes() {
-            lane.twin.front().recording = ring.is_some();
+            lane.twin.front().recording = recorder.is_some();
         }
-        std::mem::replace(&mut *self.recorder.lock(), ring)
+        std::mem::replace(&mut *self.recorder.lock(), recorder)
     }
 
     fn raw_shard(&self, address: u64) -> &Mutex<HashMap<u64, RawParts>> {

@@ -124,7 +124,7 @@ pub(crate) struct Held {
     pub(crate) requested: u64,
     pub(crate) site: Option<&'static Location<'static>>,
     /// Number in the recorded trace.
-    pub(crate) serial: u32,
+    pub(crate) serial: u64,
     uses: u32,
     pub(crate) tag: u16,
     pub(crate) band: u8,
@@ -156,7 +156,7 @@ pub(crate) struct Label {
     pub(crate) requested: u64,
     pub(crate) tag: u16,
     pub(crate) site: Option<&'static Location<'static>>,
-    pub(crate) serial: u32,
+    pub(crate) serial: u64,
 }
 
 /// See the module's page.

@@ -124,8 +124,8 @@ impl PoolCore {
         self.poll_pending()?;
         while self.wait_for_one()? {}
         let released = self.release_idle(u64::MAX, among);
-        if let Some(ring) = self.device.recorder.lock().as_mut() {
-            ring.empty_cache();
+        if let Some(recorder) = self.device.recorder.lock().as_mut() {
+            recorder.empty_cache();
         }
         match released.error {
             Some(error) => Err(error.into()),

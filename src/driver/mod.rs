@@ -3,6 +3,7 @@
 //! Addresses, streams and events are integers here; only an implementation knows what is behind them.
 //! An implementation is free to lock inside; none of its methods is called while a lane's front or
 //! heap is held, so a slow call delays nobody's hit.
+pub mod faults;
 pub mod sim;
 
 use std::fmt;

@@ -1,1 +1,195 @@
 //! A simulated machine with one or more devices.
+//!
+//! Everything on it is decided by what it is told and by its seed: the same calls give the same
+//! addresses, the same order of work and the same clock.
+//!
+//! ```
+//! use aquifer::driver::{Driver, sim::{Sim, Work}};
+//!
+//! let sim = Sim::builder().capacity(1 << 30).seed(7).build()?;
+//! let device = sim.device(0).expect("a machine has at least one device");
+//! let address = device.allocate(2 << 20)?;
+//!
+//! let stream = device.create_stream();
+//! device.launch(stream, Work::until(10))?;
+//! let event = device.record_event(stream)?;
+//! assert!(!device.query_event(event)?);
+//! device.advance_to(10);
+//! assert!(device.query_event(event)?);
+//!
+//! device.release_event(event)?;
+//! device.free(address)?;
+//! assert_eq!(device.peak_used_bytes(), 2 << 20);
+//! # Ok::<(), Box<dyn std::error::Error>>(())
+//! ```
+mod calls;
+mod capture;
+mod clock;
+mod device;
+mod error;
+mod events;
+mod holes;
+mod host;
+mod memory;
+mod random;
+mod streams;
+mod work;
+
+pub use capture::Graph;
+pub use clock::{CallCounts, Costs};
+pub use device::Device;
+pub use error::{SimError, Violation};
+pub use memory::{Backing, Memory, Span};
+pub use work::Work;
+
+use super::faults::FaultPlan;
+use super::{EventId, StreamId};
+use device::State;
+use memory::{Shape, WINDOW_BYTES};
+use parking_lot::Mutex;
+use std::sync::Arc;
+
+const DEVICES_MAX: usize = 64;
+
+/// Half of a device's addresses, so that first fit never runs out of them before it runs out of bytes.
+const CAPACITY_MAX: u64 = WINDOW_BYTES / 2;
+
+/// A simulated machine. Clones are the same machine.
+#[derive(Clone, Debug)]
+pub struct Sim {
+    devices: Arc<[Arc<Device>]>,
+}
+
+impl Sim {
+    /// A machine to describe.
+    pub fn builder() -> Builder {
+        Builder::default()
+    }
+
+    /// Device `index`, from 0 on.
+    pub fn device(&self, index: usize) -> Option<Arc<Device>> {
+        self.devices.get(index).cloned()
+    }
+
+    /// How many devices there are.
+    pub fn device_count(&self) -> usize {
+        self.devices.len()
+    }
+}
+
+/// What a [`Sim`] is to be: by default one device of 16 GiB in units of 2 MiB, addresses only, seed 0,
+/// the default [`Costs`], frees that wait, stream ids that are never reused.
+#[derive(Clone, Debug)]
+pub struct Builder {
+    devices: usize,
+    shape: Shape,
+    seed: u64,
+    costs: Costs,
+    free_waits: bool,
+    reuse_stream_ids: bool,
+}
+
+impl Default for Builder {
+    fn default() -> Builder {
+        Builder {
+            devices: 1,
+            shape: Shape {
+                capacity_bytes: 16 << 30,
+                granularity: 2 << 20,
+                backing: Backing::AddressOnly,
+            },
+            seed: 0,
+            costs: Costs::default(),
+            free_waits: true,
+            reuse_stream_ids: false,
+        }
+    }
+}
+
+impl Builder {
+    /// How many devices, 1 to 64, all alike.
+    pub fn devices(mut self, devices: usize) -> Builder {
+        self.devices = devices;
+        self
+    }
+
+    /// Bytes of memory of each device, 1 to 2 TiB.
+    pub fn capacity(mut self, bytes: u64) -> Builder {
+        self.shape.capacity_bytes = bytes;
+        self
+    }
+
+    /// The unit of allocation in bytes: a power of two, 4 KiB to 1 GiB.
+    pub fn granularity(mut self, bytes: u64) -> Builder {
+        self.shape.granularity = bytes;
+        self
+    }
+
+    /// What lies behind addresses.
+    pub fn backing(mut self, backing: Backing) -> Builder {
+        self.shape.backing = backing;
+        self
+    }
+
+    /// Decides the order in which ready work of different streams completes.
+    pub fn seed(mut self, seed: u64) -> Builder {
+        self.seed = seed;
+        self
+    }
+
+    /// What calls cost.
+    pub fn costs(mut self, costs: Costs) -> Builder {
+        self.costs = costs;
+        self
+    }
+
+    /// Whether a free waits for all work of the device, as `cudaFree` does. Without, memory freed under
+    /// work that touches it shows in [`Device::violations`].
+    pub fn free_waits(mut self, waits: bool) -> Builder {
+        self.free_waits = waits;
+        self
+    }
+
+    /// Whether a new stream gets the id of the stream destroyed last, as handles of real drivers may.
+    pub fn reuse_stream_ids(mut self, reuse: bool) -> Builder {
+        self.reuse_stream_ids = reuse;
+        self
+    }
+
+    /// The machine.
+    ///
+    /// # Errors
+    /// [`SimError::Devices`], [`SimError::Capacity`], [`SimError::Granularity`].
+    pub fn build(self) -> Result<Sim, SimError> {
+        let Shape { capacity_bytes, granularity, .. } = self.shape;
+        if self.devices == 0 || self.devices > DEVICES_MAX {
+            return Err(SimError::Devices(self.devices));
+        }
+        if capacity_bytes == 0 || capacity_bytes > CAPACITY_MAX {
+            return Err(SimError::Capacity(capacity_bytes));
+        }
+        if !granularity.is_power_of_two() || !(1 << 12..=1 << 30).contains(&granularity) {
+            return Err(SimError::Granularity(granularity));
+        }
+        let devices = (0..self.devices).map(|index| Arc::new(self.device(index))).collect();
+        Ok(Sim { devices })
+    }
+
+    fn device(&self, index: usize) -> Device {
+        let place = index as u64 + 1;
+        let state = State {
+            memory: Memory::new(place * WINDOW_BYTES, self.shape),
+            streams: streams::Streams::new(self.seed ^ random::mix(place), self.reuse_stream_ids),
+            events: events::Events::default(),
+            captures: capture::Captures::default(),
+            clock: clock::Clock::new(self.costs),
+            faults: FaultPlan::default(),
+        };
+        Device {
+            index,
+            granularity: self.shape.granularity,
+            free_waits: self.free_waits,
+            state: Mutex::new(state),
+        }
+    }
+}

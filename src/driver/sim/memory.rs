@@ -1,0 +1,265 @@
+//! The memory of one simulated device: live ranges, how many bytes are left, and the bytes themselves
+//! if it keeps them. Knows nothing of streams.
+use super::error::{SimError, Violation};
+use super::holes::Holes;
+use super::host::HostBytes;
+use crate::driver::{Call, DriverError, MemoryInfo};
+use std::collections::BTreeMap;
+use std::fmt;
+
+/// Bytes between the first addresses of two devices, and so the address space of each.
+pub(super) const WINDOW_BYTES: u64 = 1 << 42;
+
+/// `bytes` from `address` on.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Span {
+    /// The first byte.
+    pub address: u64,
+    /// How many.
+    pub bytes: u64,
+}
+
+impl fmt::Display for Span {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{} bytes at {:#x}", self.bytes, self.address)
+    }
+}
+
+/// What lies behind an address.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub enum Backing {
+    /// Nothing: addresses are numbers, and a device of any size costs nothing.
+    #[default]
+    AddressOnly,
+    /// Host memory, zeroed when allocated. The host spends only what is touched.
+    HostBytes,
+}
+
+/// The memory of a device, as work sees it when it runs.
+#[derive(Debug)]
+pub struct Memory {
+    pub(super) granularity: u64,
+    capacity_bytes: u64,
+    backing: Backing,
+    holes: Holes,
+    live: BTreeMap<u64, Range>,
+    ranges_made: u64,
+    used_bytes: u64,
+    used_bytes_peak: u64,
+    pub(super) other_use_bytes: u64,
+    pub(super) process_overhead_bytes: u64,
+    pub(super) violations: Vec<Violation>,
+}
+
+#[derive(Debug)]
+struct Range {
+    bytes: u64,
+    /// Tells this range from earlier and later ones at its address.
+    serial: u64,
+    /// Accesses by work that is queued.
+    uses: u64,
+    contents: Option<HostBytes>,
+}
+
+/// A live range as it was when work was launched on it.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Use {
+    start: u64,
+    serial: u64,
+}
+
+/// What a device has at the start.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Shape {
+    pub(super) capacity_bytes: u64,
+    pub(super) granularity: u64,
+    pub(super) backing: Backing,
+}
+
+impl Memory {
+    pub(super) fn new(start: u64, shape: Shape) -> Memory {
+        Memory {
+            granularity: shape.granularity,
+            capacity_bytes: shape.capacity_bytes,
+            backing: shape.backing,
+            holes: Holes::new(start, WINDOW_BYTES),
+            live: BTreeMap::new(),
+            ranges_made: 0,
+            used_bytes: 0,
+            used_bytes_peak: 0,
+            other_use_bytes: 0,
+            process_overhead_bytes: 0,
+            violations: Vec::new(),
+        }
+    }
+
+    /// Copies the bytes at `address` out.
+    ///
+    /// # Errors
+    /// [`SimError::OutOfBounds`], [`SimError::NoBytes`].
+    pub fn read(&self, address: u64, into: &mut [u8]) -> Result<(), SimError> {
+        let span = Span { address, bytes: into.len() as u64 };
+        into.copy_from_slice(self.slice(span)?);
+        Ok(())
+    }
+
+    /// Copies `from` to the bytes at `address`.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn write(&mut self, address: u64, from: &[u8]) -> Result<(), SimError> {
+        let span = Span { address, bytes: from.len() as u64 };
+        self.slice_mut(span)?.copy_from_slice(from);
+        Ok(())
+    }
+
+    /// Sets each byte of `span`.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn fill(&mut self, span: Span, byte: u8) -> Result<(), SimError> {
+        self.slice_mut(span)?.fill(byte);
+        Ok(())
+    }
+
+    /// Copies the bytes of `from` to `to`; the two may overlap.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn copy(&mut self, from: Span, to: u64) -> Result<(), SimError> {
+        let target = Span { address: to, bytes: from.bytes };
+        self.slice(target)?;
+        let bytes = self.slice(from)?.to_vec();
+        self.slice_mut(target)?.copy_from_slice(&bytes);
+        Ok(())
+    }
+
+    /// The bytes of `span`.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn slice(&self, span: Span) -> Result<&[u8], SimError> {
+        let (start, range) = self.locate(span).ok_or(SimError::OutOfBounds(span))?;
+        let contents = range.contents.as_ref().ok_or(SimError::NoBytes)?;
+        let at = (span.address - start) as usize;
+        Ok(&contents.as_slice()[at..at + span.bytes as usize])
+    }
+
+    /// The bytes of `span`, to change.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn slice_mut(&mut self, span: Span) -> Result<&mut [u8], SimError> {
+        let (start, _) = self.locate(span).ok_or(SimError::OutOfBounds(span))?;
+        let range = self.live.get_mut(&start).expect("located ranges are live");
+        let contents = range.contents.as_mut().ok_or(SimError::NoBytes)?;
+        let at = (span.address - start) as usize;
+        Ok(&mut contents.as_mut_slice()[at..at + span.bytes as usize])
+    }
+
+    /// Where `span` lies in host memory; the start of a range is on a 4096-byte boundary there.
+    ///
+    /// The pointer holds until the range is freed. Whoever goes through it sees to it that no other
+    /// access to these bytes, the device's own included, happens at the same time.
+    ///
+    /// # Errors
+    /// As [`Memory::read`].
+    pub fn pointer(&self, span: Span) -> Result<*mut u8, SimError> {
+        let (start, range) = self.locate(span).ok_or(SimError::OutOfBounds(span))?;
+        let contents = range.contents.as_ref().ok_or(SimError::NoBytes)?;
+        Ok(contents.pointer().wrapping_add((span.address - start) as usize))
+    }
+
+    pub(super) fn info(&self) -> MemoryInfo {
+        MemoryInfo {
+            total: self.capacity_bytes,
+            free: self.left_bytes(),
+            held_by_process: Some(self.used_bytes.saturating_add(self.process_overhead_bytes)),
+        }
+    }
+
+    pub(super) fn allocate(&mut self, bytes: u64) -> Result<u64, DriverError> {
+        if bytes == 0 || !bytes.is_multiple_of(self.granularity) {
+            return Err(DriverError::InvalidValue(Call::Allocate));
+        }
+        let short = DriverError::OutOfMemory { bytes };
+        if bytes > self.left_bytes() {
+            return Err(short);
+        }
+        let contents = match self.backing {
+            Backing::AddressOnly => None,
+            Backing::HostBytes => Some(HostBytes::zeroed(bytes).ok_or(short)?),
+        };
+        let address = self.holes.take(bytes).ok_or(short)?;
+        self.ranges_made += 1;
+        let range = Range { bytes, serial: self.ranges_made, uses: 0, contents };
+        self.live.insert(address, range);
+        self.used_bytes += bytes;
+        self.used_bytes_peak = self.used_bytes_peak.max(self.used_bytes);
+        Ok(address)
+    }
+
+    pub(super) fn is_start(&self, address: u64) -> bool {
+        self.live.contains_key(&address)
+    }
+
+    pub(super) fn free(&mut self, address: u64) -> Result<(), DriverError> {
+        let range = self.live.remove(&address).ok_or(DriverError::UnknownAddress(address))?;
+        self.holes.give(address, range.bytes);
+        self.used_bytes -= range.bytes;
+        if range.uses > 0 {
+            let span = Span { address, bytes: range.bytes };
+            self.violations.push(Violation::FreedInUse { span, uses: range.uses });
+        }
+        Ok(())
+    }
+
+    /// Notes that queued work is going to touch `span`; nothing if it is not inside a live range.
+    pub(super) fn hold(&mut self, span: Span) -> Option<Use> {
+        let (start, _) = self.locate(span)?;
+        let range = self.live.get_mut(&start)?;
+        range.uses += 1;
+        Some(Use { start, serial: range.serial })
+    }
+
+    /// Ends what [`Memory::hold`] began: whether the range is still the same one.
+    pub(super) fn let_go(&mut self, held: Use) -> bool {
+        match self.live.get_mut(&held.start) {
+            Some(range) if range.serial == held.serial => {
+                range.uses -= 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(super) fn live_ranges(&self) -> Vec<Span> {
+        self.live.iter().map(|(&address, range)| Span { address, bytes: range.bytes }).collect()
+    }
+
+    pub(super) fn used_bytes(&self) -> u64 {
+        self.used_bytes
+    }
+
+    pub(super) fn used_bytes_peak(&self) -> u64 {
+        self.used_bytes_peak
+    }
+
+    pub(super) fn has_bytes(&self) -> bool {
+        self.backing == Backing::HostBytes
+    }
+
+    fn left_bytes(&self) -> u64 {
+        self.capacity_bytes
+            .saturating_sub(self.used_bytes)
+            .saturating_sub(self.other_use_bytes)
+            .saturating_sub(self.process_overhead_bytes)
+    }
+
+    /// The live range that `span` lies in, and its start.
+    fn locate(&self, span: Span) -> Option<(u64, &Range)> {
+        let (&start, range) = self.live.range(..=span.address).next_back()?;
+        let end = (span.address - start).checked_add(span.bytes)?;
+        (end <= range.bytes && span.address - start < range.bytes).then_some((start, range))
+    }
+}
