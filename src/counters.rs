@@ -110,6 +110,11 @@ impl Counters {
         over
     }
 
+    /// The lane's own peak of `gauge`.
+    pub(crate) fn peak_now(&self, gauge: usize) -> u64 {
+        self.peak[gauge].max(self.now[gauge])
+    }
+
     /// Begins peaks anew from the present values.
     pub(crate) fn reset_peak(&mut self) {
         self.peak = self.now;

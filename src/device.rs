@@ -74,6 +74,9 @@ pub(crate) struct Device {
     pub(crate) tags: TagCounts,
     pub(crate) totals: Totals,
     recording: AtomicBool,
+    steps: AtomicU64,
+    /// Pools that somebody can still ask.
+    pub(crate) open_pools: AtomicUsize,
     pub(crate) recorder: Mutex<Option<Recorder>>,
     raw: [Mutex<HashMap<u64, RawParts>>; RAW_SHARDS],
     /// Segments that the driver did not take back and that no lane can hold any more.
@@ -98,6 +101,8 @@ impl Device {
             tags: TagCounts::default(),
             totals: Totals::default(),
             recording: AtomicBool::new(false),
+            steps: AtomicU64::new(0),
+            open_pools: AtomicUsize::new(0),
             recorder: Mutex::new(None),
             raw: Default::default(),
             orphans: Mutex::default(),
@@ -267,6 +272,11 @@ impl Device {
             }
             bytes += segment.size;
         }
+    }
+
+    /// The number of the step that begins.
+    pub(crate) fn next_step(&self) -> u64 {
+        self.steps.fetch_add(1, Ordering::Relaxed)
     }
 
     /// Whether requests are recorded.

@@ -76,6 +76,12 @@ impl Cached {
         true
     }
 
+    /// Whether a block of exactly `size` bytes is at hand.
+    pub(crate) fn has(&self, size: u64) -> bool {
+        let set = &self.sets[Self::set_of(size)];
+        set.size == size && set.len > 0
+    }
+
     /// Takes out every block, in a fixed order.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(BlockId)) {
         if self.bytes == 0 {
@@ -131,6 +137,13 @@ pub(crate) struct Held {
     /// Whether it may wait in the front cache.
     pub(crate) front: bool,
     pub(crate) whereabouts: Whereabouts,
+}
+
+impl Held {
+    /// Whether a caller holds the block.
+    pub(crate) fn is_out(&self) -> bool {
+        self.whereabouts == Whereabouts::Out
+    }
 }
 
 impl Default for Held {

@@ -55,7 +55,7 @@ impl PoolCore {
     }
 
     /// Releases idle segments; what the driver refuses to take back stays in the books and is noted.
-    fn make_room(&self, bytes: u64) -> u64 {
+    fn make_room(self: &Arc<Self>, bytes: u64) -> u64 {
         let released = self.release_idle(bytes, Among::AllPools);
         if let Some(error) = released.error {
             self.device.note(error);
@@ -127,7 +127,7 @@ impl PoolCore {
     }
 
     /// How many bytes the driver may be asked for; makes room first where slack says so.
-    fn room_within_slack(&self, least: u64, stages: &mut Stages) -> u64 {
+    fn room_within_slack(self: &Arc<Self>, least: u64, stages: &mut Stages) -> u64 {
         let Some(slack) = self.device.settings.slack else { return u64::MAX };
         let in_use = self.device.now()[ACTIVE].saturating_add(least);
         let peak = self.device.peaks()[ACTIVE].max(in_use);

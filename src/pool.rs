@@ -9,6 +9,7 @@ use crate::lane::Lane;
 use crate::trim::Trimmed;
 use parking_lot::Mutex;
 use std::fmt;
+use std::sync::atomic::Ordering;
 use std::sync::{Arc, OnceLock};
 
 /// Slots of the first table of lanes; each further one has eight times as many.
@@ -125,10 +126,18 @@ impl PoolCore {
 /// Keeps a pool open; the last one to go closes it.
 pub(crate) struct PoolHandle(pub(crate) Arc<PoolCore>);
 
+impl PoolHandle {
+    pub(crate) fn open(pool: Arc<PoolCore>) -> Arc<PoolHandle> {
+        pool.device.open_pools.fetch_add(1, Ordering::Relaxed);
+        Arc::new(PoolHandle(pool))
+    }
+}
+
 impl Drop for PoolHandle {
     fn drop(&mut self) {
         if !self.0.is_forked() {
-            self.0.close();
+            let others = self.0.device.open_pools.fetch_sub(1, Ordering::AcqRel) - 1;
+            self.0.close(others == 0);
         }
     }
 }

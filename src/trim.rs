@@ -162,6 +162,11 @@ impl PoolCore {
         }
     }
 
+    /// Bytes in idle segments and front caches, which may make more segments idle.
+    pub(crate) fn idle_bytes(self: &Arc<Self>, among: Among) -> u64 {
+        self.idle(among).iter().map(|i| i.segment.size).sum()
+    }
+
     /// Bytes this pool holds from the driver.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.lanes().into_iter().map(|l| l.twin.both().parts().1.heap.reserved_bytes()).sum()
@@ -178,14 +183,14 @@ impl PoolCore {
         sum
     }
 
-    /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed.
-    pub(crate) fn close(self: &Arc<Self>) {
+    /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed. The `last`
+    /// pool of a device waits for the blocks that other streams use, since nobody polls after it.
+    pub(crate) fn close(self: &Arc<Self>, last: bool) {
         for lane in self.lanes() {
             lane.begin_closing();
         }
-        // What waits for events is waited for as far as the driver lets us; the rest follows its frees.
         let waited = self.poll_pending().map_err(AllocError::from).and_then(|()| {
-            while self.wait_for_one()? {}
+            while last && self.wait_for_one()? {}
             Ok(())
         });
         if let Err(AllocError::Driver(error)) = waited {

@@ -29,6 +29,7 @@ mod device;
 mod error;
 mod events;
 mod holes;
+#[allow(unsafe_code)]
 mod host;
 mod memory;
 mod random;
