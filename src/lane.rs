@@ -125,12 +125,6 @@ impl Books {
     pub(crate) fn mark(&mut self, step: u64) {
         self.bands.iter_mut().flatten().for_each(|b| b.policy.mark(step));
     }
-
-    /// Bytes in segments of bands for small sizes and of the others; see [`crate::counters::flow_of`].
-    pub(crate) fn band_reserved(&self) -> impl Iterator<Item = (usize, u64)> + '_ {
-        let bands = self.bands.iter().enumerate();
-        bands.filter_map(|(i, b)| b.as_ref().map(|b| (i, b.reserved_bytes)))
-    }
 }
 
 /// A segment on its way: out of one heap, not yet in another or back with the driver.

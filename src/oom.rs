@@ -5,7 +5,6 @@ use crate::driver::StreamId;
 use crate::pool::PoolCore;
 use crate::stats::human_bytes;
 use crate::tags::TagStats;
-use crate::trim::Among;
 use aquifer_policies::GRAIN;
 use std::fmt;
 use std::sync::Arc;
@@ -177,17 +176,17 @@ impl PoolCore {
         let mut free = Free::default();
         for lane in self.device.lanes() {
             let mut both = lane.twin.both();
-            let (front, books) = both.parts();
-            let cached = front.cached.blocks().map(|id| front.held(id).size);
-            let in_heap = books.heap.blocks().filter(|b| b.free);
+            let (front, _) = both.parts();
+            let cached: Vec<u64> = front.cached.blocks().map(|id| front.held(id).size).collect();
+            // Other threads go on hitting the front while the heap is walked.
+            let books = both.into_heap();
+            let in_heap = books.heap.blocks().filter(|b| b.free).map(|b| (b.size, Some(b.band)));
             let own = std::ptr::eq(lane, request.lane);
-            for (size, band) in
-                in_heap.map(|b| (b.size, b.band)).chain(cached.map(|size| (size, u8::MAX)))
-            {
+            for (size, band) in in_heap.chain(cached.into_iter().map(|size| (size, None))) {
                 free.count += 1;
                 free.bytes += size;
                 free.largest = free.largest.max(size);
-                if own && band == request.band.index {
+                if own && band == Some(request.band.index) {
                     free.largest_own = free.largest_own.max(size);
                 }
             }
@@ -221,11 +220,6 @@ impl PoolCore {
         } else {
             Fit::No
         }
-    }
-
-    /// What [`crate::Allocator::empty_cache`] could give back now.
-    pub(crate) fn releasable_bytes(self: &Arc<Self>, among: Among) -> u64 {
-        self.idle_bytes(among)
     }
 }
 

@@ -162,11 +162,6 @@ impl PoolCore {
         }
     }
 
-    /// Bytes in idle segments and front caches, which may make more segments idle.
-    pub(crate) fn idle_bytes(self: &Arc<Self>, among: Among) -> u64 {
-        self.idle(among).iter().map(|i| i.segment.size).sum()
-    }
-
     /// Bytes this pool holds from the driver.
     pub(crate) fn reserved_bytes(&self) -> u64 {
         self.lanes().into_iter().map(|l| l.twin.both().parts().1.heap.reserved_bytes()).sum()

@@ -116,11 +116,6 @@ impl Heap {
         self.idle_bytes
     }
 
-    /// Number of segments held.
-    pub(crate) fn segment_count(&self) -> usize {
-        self.segments.len() - self.vacant_segments.len()
-    }
-
     /// Enters a segment, wholly free.
     pub(crate) fn add_segment(&mut self, address: u64, size: u64, band: u8) -> Freed {
         debug_assert!(size > 0 && size % GRAIN == 0 && address % GRAIN == 0);
