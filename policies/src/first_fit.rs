@@ -31,11 +31,7 @@ impl Policy for FirstFit {
     #[inline]
     fn place(&self, request: &Request) -> Place {
         match self.free.lowest(request.size, request.align) {
-            Some(block) => Place::Reuse {
-                block: block.id,
-                skip: block.skip_to(request.align),
-                take: request.size,
-            },
+            Some(spot) => Place::Reuse { block: spot.id, skip: spot.skip, take: request.size },
             None => {
                 Place::Grow { bytes: self.growth.bytes(request, self.bands.is_small(request.size)) }
             }
@@ -53,7 +49,7 @@ impl Policy for FirstFit {
     }
 
     fn released(&mut self, block: FreeBlock) {
-        self.free.remove(block);
+        self.free.remove(&block);
         self.free.prune();
     }
 }
