@@ -27,6 +27,9 @@ const WINDOW: u64 = 1 << WINDOW_BITS;
 /// Sizes from here on are looked up in `giants`, in bytes. Half of what a leaf can say, so that a
 /// smaller size plus any alignment stays within 31 bits of grains.
 const GIANT: u64 = (1 << 30) * GRAIN;
+/// Up to this many blocks are compared one by one: a vector read of a slot that was just written
+/// waits until the write has left the store buffer.
+const FEW: u32 = 3;
 /// A leaf with fewer blocks is merged with a neighbour...
 const SPARSE: u32 = LEAF_BLOCKS as u32 / 4;
 /// ...if both together have at most this many, which leaves room before the next split.
@@ -41,15 +44,20 @@ pub(crate) struct AddressOrder {
     leaves: Vec<Leaf>,
     /// Leaves not in use.
     spare: Vec<u32>,
-    /// The leaves in use by ascending address, and of each: the first grain it covers; at least the
-    /// size of its largest block, in grains.
+    /// The leaves in use by ascending address, and the first grain that each covers.
     order: Vec<u32>,
     lows: Vec<u64>,
-    bounds: Vec<Cell<i32>>,
     /// Where each block is, by id. Stale for ids that are not free.
     entries: Vec<Entry>,
     /// The blocks of at least [`GIANT`] bytes, in no order.
     giants: Vec<FreeBlock>,
+}
+
+/// A fit: in which free block, and how many bytes to skip in front.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Spot {
+    pub(crate) id: BlockId,
+    pub(crate) skip: u64,
 }
 
 /// Where a block is kept.
@@ -77,6 +85,8 @@ struct Leaf {
     /// order is that of the addresses, and whose minimum names its slot.
     keys: [i32; LEAF_BLOCKS],
     ids: [BlockId; LEAF_BLOCKS],
+    /// At least the largest size in here.
+    bound: Cell<i32>,
     len: u32,
     /// Index of this leaf in `order`.
     position: u32,
@@ -85,49 +95,50 @@ struct Leaf {
 }
 
 impl AddressOrder {
-    /// The lowest block that holds `size` bytes at a multiple of `align`.
+    /// The lowest block that holds `size` bytes at a multiple of `align`, both at least 512.
     #[inline]
-    pub(crate) fn lowest(&self, size: u64, align: u64) -> Option<FreeBlock> {
-        if size >= GIANT {
-            return self.giants_that_fit(size, align).min_by_key(|block| block.address);
+    pub(crate) fn lowest(&self, size: u64, align: u64) -> Option<Spot> {
+        if align > GRAIN || size >= GIANT {
+            return self.lowest_aligned(size, align);
         }
         let need = Need::new(size, align);
-        for (position, bound) in self.bounds.iter().enumerate() {
-            if bound.get() < need.size {
+        let id = self.first(need, self.order.iter(), Leaf::lowest::<false>)?;
+        Some(Spot { id, skip: 0 })
+    }
+
+    #[inline(never)]
+    fn lowest_aligned(&self, size: u64, align: u64) -> Option<Spot> {
+        if size >= GIANT {
+            let giants = self.giants.iter().filter(|block| block.fits(size, align));
+            let block = giants.min_by_key(|block| block.address)?;
+            return Some(Spot { id: block.id, skip: block.skip_to(align) });
+        }
+        let need = Need::new(size, align);
+        let id = self.first(need, self.order.iter(), Leaf::lowest::<true>)?;
+        let Entry { leaf, slot } = self.entries[id.index()];
+        let start = start_of(self.leaves[leaf as usize].keys[slot as usize]);
+        Some(Spot { id, skip: u64::from(start).wrapping_neg() % (align / GRAIN) * GRAIN })
+    }
+
+    /// The block that `scan` picks from the first leaf of `order` that has a fit.
+    #[inline]
+    fn first<'a>(
+        &self,
+        need: Need,
+        order: impl Iterator<Item = &'a u32>,
+        scan: impl Fn(&Leaf, Need) -> Option<BlockId>,
+    ) -> Option<BlockId> {
+        for &leaf in order {
+            let leaf = &self.leaves[leaf as usize];
+            if leaf.bound.get() < need.size {
                 continue;
             }
-            let leaf = &self.leaves[self.order[position] as usize];
-            let key =
-                if need.mask == 0 { leaf.lowest::<false>(need) } else { leaf.lowest::<true>(need) };
-            if key < 0 {
-                return Some(self.block(leaf, key));
+            if let Some(id) = scan(leaf, need) {
+                return Some(id);
             }
-            bound.set(leaf.largest());
+            leaf.mend();
         }
         None
-    }
-
-    fn giants_that_fit(&self, size: u64, align: u64) -> impl Iterator<Item = FreeBlock> {
-        self.giants.iter().copied().filter(move |block| block.fits(size, align))
-    }
-
-    /// The block that a key names. Its offset is not known here and stays 0.
-    #[inline]
-    fn block(&self, leaf: &Leaf, key: i32) -> FreeBlock {
-        let slot = slot_of(key);
-        let id = leaf.ids[slot];
-        let start = (leaf.low & !(WINDOW - 1)) | u64::from(start_of(key));
-        let mut size = leaf.sizes[slot] as u64 * GRAIN;
-        if size >= GIANT {
-            size = self.giant_size(id);
-        }
-        FreeBlock { id, address: start * GRAIN, offset: 0, size }
-    }
-
-    #[cold]
-    fn giant_size(&self, id: BlockId) -> u64 {
-        let giant = self.giants.iter().find(|block| block.id == id);
-        giant.expect("a block of at least GIANT bytes is listed").size
     }
 
     /// Forgets empty leaves. Called when a segment leaves, so that windows without segments cost
@@ -168,8 +179,7 @@ impl AddressOrder {
         let border = (full.low & !(WINDOW - 1)) | u64::from(middle);
         let upper = self.open(full.position as usize + 1, border, full.high);
         self.leaves[leaf as usize].high = border;
-        self.leaves[leaf as usize].len = 0;
-        self.leaves[leaf as usize].sizes = [0; LEAF_BLOCKS];
+        self.leaves[leaf as usize].clear();
         for slot in 0..LEAF_BLOCKS {
             let start = start_of(full.keys[slot]);
             let target = if start < middle { leaf } else { upper };
@@ -210,14 +220,16 @@ impl AddressOrder {
 
     /// An empty leaf for `low..high` at a position in the order.
     fn open(&mut self, position: usize, low: u64, high: u64) -> u32 {
-        let leaf = self.spare.pop().unwrap_or_else(|| {
-            self.leaves.push(Leaf::EMPTY);
+        let empty = Leaf::empty(low, high);
+        let leaf = if let Some(spare) = self.spare.pop() {
+            self.leaves[spare as usize] = empty;
+            spare
+        } else {
+            self.leaves.push(empty);
             self.leaves.len() as u32 - 1
-        });
-        self.leaves[leaf as usize] = Leaf { low, high, ..Leaf::EMPTY };
+        };
         self.order.insert(position, leaf);
         self.lows.insert(position, low);
-        self.bounds.insert(position, Cell::new(0));
         self.renumber(position);
         leaf
     }
@@ -225,7 +237,6 @@ impl AddressOrder {
     fn close(&mut self, position: usize) {
         self.spare.push(self.order.remove(position));
         self.lows.remove(position);
-        self.bounds.remove(position);
         self.renumber(position);
     }
 
@@ -243,32 +254,24 @@ impl AddressOrder {
         target.len += 1;
         target.ids[slot as usize] = id;
         target.set(slot, start, size);
-        raise(&self.bounds[target.position as usize], size);
         self.entries[id.index()] = Entry { leaf, slot };
     }
 
-    #[cold]
-    fn forget_giant(&mut self, id: BlockId) {
-        self.giants.retain(|giant| giant.id != id);
-    }
-
-    #[cold]
-    fn change_giant(&mut self, new: FreeBlock) {
-        self.forget_giant(new.id);
-        if new.size >= GIANT {
-            self.giants.push(new);
-        }
+    #[inline(never)]
+    fn move_block(&mut self, old: &FreeBlock, new: &FreeBlock) {
+        self.remove(old);
+        self.insert(new);
     }
 }
 
 impl Index for AddressOrder {
     #[inline]
-    fn insert(&mut self, block: FreeBlock) {
+    fn insert(&mut self, block: &FreeBlock) {
         if block.id.index() >= self.entries.len() {
             self.entries.resize(block.id.index() + 1, Entry::default());
         }
         if block.size >= GIANT {
-            self.change_giant(block);
+            self.giants.push(*block);
         }
         let start = block.address / GRAIN;
         let leaf = self.leaf_for(start);
@@ -276,58 +279,54 @@ impl Index for AddressOrder {
     }
 
     #[inline]
-    fn change(&mut self, old: FreeBlock, new: FreeBlock) {
-        if old.size.max(new.size) >= GIANT {
-            self.change_giant(new);
-        }
+    fn change(&mut self, old: &FreeBlock, new: &FreeBlock) {
         let start = new.address / GRAIN;
-        let entry = self.entries[new.id.index()];
-        let leaf = &mut self.leaves[entry.leaf as usize];
-        if leaf.covers(start) {
-            let size = grains(new.size);
-            leaf.set(entry.slot, in_window(start), size);
-            raise(&self.bounds[leaf.position as usize], size);
+        let Entry { leaf, slot } = self.entries[new.id.index()];
+        let leaf = &mut self.leaves[leaf as usize];
+        if leaf.covers(start) && (old.size | new.size) < GIANT {
+            leaf.set(slot, in_window(start), (new.size / GRAIN) as i32);
         } else {
-            self.remove(old);
-            self.insert(new);
+            self.move_block(old, new);
         }
     }
 
-    #[inline]
-    fn remove(&mut self, block: FreeBlock) {
+    fn remove(&mut self, block: &FreeBlock) {
         if block.size >= GIANT {
-            self.forget_giant(block.id);
+            self.giants.retain(|giant| giant.id != block.id);
         }
-        let entry = self.entries[block.id.index()];
-        let leaf = &mut self.leaves[entry.leaf as usize];
+        let Entry { leaf: index, slot } = self.entries[block.id.index()];
+        let leaf = &mut self.leaves[index as usize];
         leaf.len -= 1;
         let last = leaf.len as usize % LEAF_BLOCKS;
         let moved = leaf.ids[last];
-        leaf.ids[entry.slot as usize] = moved;
-        leaf.set(entry.slot, start_of(leaf.keys[last]), leaf.sizes[last]);
+        leaf.ids[slot as usize] = moved;
+        leaf.set(slot, start_of(leaf.keys[last]), leaf.sizes[last]);
         leaf.sizes[last] = 0;
         let len = leaf.len;
-        self.entries[moved.index()].slot = entry.slot;
+        self.entries[moved.index()].slot = slot;
         if len < SPARSE && self.order.len() > 1 {
-            self.join(entry.leaf);
+            self.join(index);
         }
     }
 }
 
 impl Leaf {
-    const EMPTY: Leaf = Leaf {
-        sizes: [0; LEAF_BLOCKS],
-        keys: [0; LEAF_BLOCKS],
-        ids: [BlockId(0); LEAF_BLOCKS],
-        len: 0,
-        position: 0,
-        low: 0,
-        high: 0,
-    };
+    fn empty(low: u64, high: u64) -> Leaf {
+        Leaf {
+            sizes: [0; LEAF_BLOCKS],
+            keys: [0; LEAF_BLOCKS],
+            ids: [BlockId(0); LEAF_BLOCKS],
+            bound: Cell::new(0),
+            len: 0,
+            position: 0,
+            low,
+            high,
+        }
+    }
 
     #[inline]
     fn covers(&self, start: u64) -> bool {
-        self.low <= start && start < self.high
+        start.wrapping_sub(self.low) < self.high - self.low
     }
 
     #[inline]
@@ -335,24 +334,41 @@ impl Leaf {
         let index = slot as usize % LEAF_BLOCKS;
         self.sizes[index] = size;
         self.keys[index] = key(start, slot);
+        let bound = self.bound.get_mut();
+        *bound = size.max(*bound);
     }
 
-    fn largest(&self) -> i32 {
-        self.sizes.into_iter().fold(0, i32::max)
+    fn clear(&mut self) {
+        self.len = 0;
+        self.sizes = [0; LEAF_BLOCKS];
+        self.bound.set(0);
     }
 
-    /// The lowest key that fits, 0 if none does. Written for the compiler to turn into vector
-    /// instructions: no branch, whole steps of [`LANES`] slots.
+    /// Makes the bound exact.
+    fn mend(&self) {
+        self.bound.set(self.sizes.into_iter().fold(0, i32::max));
+    }
+
+    /// The lowest block that fits. Written for the compiler to turn into vector instructions: no
+    /// branch, whole steps of [`LANES`] slots.
     #[inline]
-    fn lowest<const ALIGNED: bool>(&self, need: Need) -> i32 {
-        let mut best = [0; LANES];
-        for (sizes, keys) in self.steps() {
-            for lane in 0..LANES {
-                let fits = need.met::<ALIGNED>(sizes[lane], keys[lane]);
-                best[lane] = best[lane].min(if fits { keys[lane] } else { 0 });
+    fn lowest<const ALIGNED: bool>(&self, need: Need) -> Option<BlockId> {
+        let key_of = |size, key| if need.met::<ALIGNED>(size, key) { key } else { 0 };
+        let mut best = 0;
+        if self.len <= FEW {
+            for slot in 0..self.len.min(FEW) as usize {
+                best = best.min(key_of(self.sizes[slot], self.keys[slot]));
             }
+        } else {
+            let mut bests = [0; LANES];
+            for (sizes, keys) in self.steps() {
+                for lane in 0..LANES {
+                    bests[lane] = bests[lane].min(key_of(sizes[lane], keys[lane]));
+                }
+            }
+            best = bests.into_iter().fold(0, i32::min);
         }
-        best.into_iter().fold(0, i32::min)
+        (best < 0).then(|| self.ids[slot_of(best)])
     }
 
     /// Sizes and keys, [`LANES`] at a time, as far as the leaf is filled.
@@ -405,9 +421,4 @@ fn in_window(start: u64) -> u32 {
 #[inline]
 fn grains(size: u64) -> i32 {
     i32::try_from(size / GRAIN).unwrap_or(i32::MAX)
-}
-
-#[inline]
-fn raise(bound: &Cell<i32>, size: i32) {
-    bound.set(bound.get().max(size));
 }

@@ -24,6 +24,7 @@ impl Growth {
     /// The bytes of a new segment for `request`, a multiple of 512 if the request's size is one.
     ///
     /// At most `request.room`, but never under `request.size`.
+    #[cold]
     pub fn bytes(&self, request: &Request, small: bool) -> u64 {
         let floor = if small { self.floor_small } else { self.floor };
         let share = u128::from(request.reserved) * u128::from(self.per_mille) / 1000;

@@ -5,39 +5,37 @@ use crate::{Cut, FreeBlock, Freed};
 /// An index of free blocks that can be asked by id.
 pub(crate) trait Index {
     /// A free block that was not there before, under an id that was not in use.
-    fn insert(&mut self, block: FreeBlock);
+    fn insert(&mut self, block: &FreeBlock);
 
     /// A free block has another address or size under the same id.
-    fn change(&mut self, old: FreeBlock, new: FreeBlock);
+    fn change(&mut self, old: &FreeBlock, new: &FreeBlock);
 
     /// A free block vanished.
-    fn remove(&mut self, block: FreeBlock);
+    fn remove(&mut self, block: &FreeBlock);
 
     /// Follows [`Policy::taken`](crate::Policy::taken).
     #[inline]
     fn cut(&mut self, cut: &Cut) {
-        match (cut.front, cut.tail) {
-            (None, Some(tail)) => self.change(cut.from, tail),
-            (None, None) => self.remove(cut.from),
-            (Some(front), None) => self.change(cut.from, front),
-            (Some(front), Some(tail)) => {
-                self.change(cut.from, tail);
-                self.insert(front);
-            }
+        let front = cut.front.as_ref();
+        match cut.tail.as_ref().or(front) {
+            Some(heir) => self.change(&cut.from, heir),
+            None => self.remove(&cut.from),
+        }
+        if let (Some(front), Some(_)) = (front, &cut.tail) {
+            self.insert(front);
         }
     }
 
     /// Follows [`Policy::freed`](crate::Policy::freed).
     #[inline]
     fn merge(&mut self, freed: &Freed) {
-        match (freed.before, freed.after) {
-            (None, None) => self.insert(freed.result),
-            (None, Some(after)) => self.change(after, freed.result),
-            (Some(before), None) => self.change(before, freed.result),
-            (Some(before), Some(after)) => {
-                self.remove(before);
-                self.change(after, freed.result);
-            }
+        let before = freed.before.as_ref();
+        if let (Some(before), Some(_)) = (before, &freed.after) {
+            self.remove(before);
+        }
+        match freed.after.as_ref().or(before) {
+            Some(old) => self.change(old, &freed.result),
+            None => self.insert(&freed.result),
         }
     }
 }

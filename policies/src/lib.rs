@@ -5,17 +5,23 @@
 //! cannot corrupt anything: the heap checks every answer before acting on it.
 #![forbid(unsafe_code)]
 mod address_order;
-mod bands;
+mod best_fit;
+mod bin_set;
+mod bins;
 mod first_fit;
 mod growth;
 mod index;
 mod never_cache;
+mod size_order;
+mod sizing;
 mod spec;
 
-pub use bands::Bands;
+pub use best_fit::BestFit;
+pub use bins::Bins;
 pub use first_fit::FirstFit;
 pub use growth::Growth;
 pub use never_cache::NeverCache;
+pub use sizing::Sizing;
 pub use spec::{NAMES, PolicySpec, SpecError};
 
 /// A block's handle, dense from 0: ids of vanished blocks are given out again, so that a policy may

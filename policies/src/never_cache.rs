@@ -1,5 +1,5 @@
 //! The baseline: every request gets a segment of its own. Knows nothing.
-use crate::bands::round_to_grain;
+use crate::sizing::round_to_grain;
 use crate::{Band, Cut, FreeBlock, Freed, Place, Policy, Request};
 
 /// Asks the driver for each request and gives each freed segment back at once.

@@ -2,10 +2,10 @@
 //! no state of any.
 use std::fmt;
 
-use crate::{Bands, FirstFit, Growth, NeverCache, Policy, SIZE_MAX};
+use crate::{BestFit, Bins, FirstFit, NeverCache, Policy, SIZE_MAX, Sizing};
 
 /// The names that [`PolicySpec::parse`] knows, the default first.
-pub const NAMES: &[&str] = &["first-fit", "never-cache"];
+pub const NAMES: &[&str] = &["first-fit", "best-fit", "bins", "never-cache"];
 
 /// A policy and its options: makes any number of equal instances.
 ///
@@ -30,13 +30,14 @@ pub const NAMES: &[&str] = &["first-fit", "never-cache"];
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySpec {
     kind: Kind,
-    bands: Bands,
-    growth: Growth,
+    sizing: Sizing,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Kind {
     FirstFit,
+    BestFit,
+    Bins,
     NeverCache,
 }
 
@@ -45,7 +46,7 @@ const KEYS: &[&str] = &["small", "grow", "floor", "small-floor"];
 
 impl Kind {
     /// In the order of [`NAMES`].
-    const ALL: [Kind; NAMES.len()] = [Kind::FirstFit, Kind::NeverCache];
+    const ALL: [Kind; NAMES.len()] = [Kind::FirstFit, Kind::BestFit, Kind::Bins, Kind::NeverCache];
 
     fn name(self) -> &'static str {
         NAMES[self as usize]
@@ -89,10 +90,12 @@ impl PolicySpec {
         };
         let wrong = || SpecError::Value { key, value: value.into() };
         match key {
-            "small" => self.bands.small = parse_bytes(value).ok_or_else(wrong)?,
-            "grow" => self.growth.per_mille = parse_share(value).ok_or_else(wrong)?,
-            "floor" => self.growth.floor = parse_bytes(value).ok_or_else(wrong)?,
-            "small-floor" => self.growth.floor_small = parse_bytes(value).ok_or_else(wrong)?,
+            "small" => self.sizing.small = parse_bytes(value).ok_or_else(wrong)?,
+            "grow" => self.sizing.growth.per_mille = parse_share(value).ok_or_else(wrong)?,
+            "floor" => self.sizing.growth.floor = parse_bytes(value).ok_or_else(wrong)?,
+            "small-floor" => {
+                self.sizing.growth.floor_small = parse_bytes(value).ok_or_else(wrong)?
+            }
             _ => unreachable!("every key of a policy is set here"),
         }
         Ok(())
@@ -100,9 +103,10 @@ impl PolicySpec {
 
     /// A new instance without free blocks.
     pub fn build(&self) -> Box<dyn Policy> {
-        let (bands, growth) = (self.bands, self.growth);
         match self.kind {
-            Kind::FirstFit => Box::new(FirstFit::new(bands, growth)),
+            Kind::FirstFit => Box::new(FirstFit::new(self.sizing)),
+            Kind::BestFit => Box::new(BestFit::new(self.sizing)),
+            Kind::Bins => Box::new(Bins::new(self.sizing)),
             Kind::NeverCache => Box::new(NeverCache),
         }
     }
@@ -115,10 +119,10 @@ impl PolicySpec {
     /// The value of an option, as it is written.
     fn value(&self, key: &str) -> String {
         match key {
-            "small" => write_bytes(self.bands.small),
-            "grow" => write_share(self.growth.per_mille),
-            "floor" => write_bytes(self.growth.floor),
-            "small-floor" => write_bytes(self.growth.floor_small),
+            "small" => write_bytes(self.sizing.small),
+            "grow" => write_share(self.sizing.growth.per_mille),
+            "floor" => write_bytes(self.sizing.growth.floor),
+            "small-floor" => write_bytes(self.sizing.growth.floor_small),
             _ => unreachable!("every key of a policy is written here"),
         }
     }
@@ -127,7 +131,7 @@ impl PolicySpec {
 /// First fit with its default options.
 impl Default for PolicySpec {
     fn default() -> Self {
-        PolicySpec { kind: Kind::FirstFit, bands: Bands::DEFAULT, growth: Growth::DEFAULT }
+        PolicySpec { kind: Kind::FirstFit, sizing: Sizing::DEFAULT }
     }
 }
 
@@ -241,6 +245,7 @@ fn parse_digits(text: &str) -> Option<u64> {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::Growth;
 
     fn error(text: &str) -> String {
         PolicySpec::parse(text).unwrap_err().to_string()
@@ -258,9 +263,9 @@ mod tests {
     fn options_are_read_and_those_not_usual_written() {
         let text = "first-fit: small=0, grow=0.25 ,floor=20MiB,small-floor=65536";
         let spec = PolicySpec::parse(text).unwrap();
-        assert_eq!(spec.bands.small, 0);
+        assert_eq!(spec.sizing.small, 0);
         let growth = Growth { per_mille: 250, floor: 20 << 20, floor_small: 64 << 10 };
-        assert_eq!(spec.growth, growth);
+        assert_eq!(spec.sizing.growth, growth);
         assert_eq!(spec.to_string(), "first-fit:small=0,grow=0.25,small-floor=64KiB");
         assert_eq!(PolicySpec::parse(&spec.to_string()).unwrap(), spec);
     }

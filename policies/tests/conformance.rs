@@ -5,7 +5,7 @@ mod model;
 use aquifer_policies::{
     BANDS_MAX, BlockId, GRAIN, NAMES, Place, Policy, PolicySpec, Request, SIZE_MAX,
 };
-use model::{Allocated, Finds, Model, promise};
+use model::{Finds, Model, promise};
 use proptest::prelude::*;
 
 /// Variants beside the defaults.
@@ -65,19 +65,19 @@ fn sites(seed: u64) -> impl Iterator<Item = u64> {
 /// Runs a list of operations, then frees and releases everything, and answers what was answered.
 fn run(spec: &PolicySpec, ops: &[Op]) -> Result<Vec<Place>, String> {
     let mut model = model(spec);
-    let mut live: Vec<Allocated> = vec![];
+    let mut live: Vec<BlockId> = vec![];
     for (step, op) in ops.iter().enumerate() {
         match *op {
             Op::Allocate { size, align, room, site } => {
                 live.extend(model.allocate(size, align, room, sites(site))?);
             }
             Op::Free { .. } if live.is_empty() => {}
-            Op::Free { nth } => model.free(live.swap_remove(nth % live.len()).id),
+            Op::Free { nth } => model.free(live.swap_remove(nth % live.len())),
             Op::Release { nth } => drop(model.release_one(nth)),
             Op::Mark => model.policy().mark(step as u64),
         }
     }
-    live.into_iter().for_each(|block| model.free(block.id));
+    live.into_iter().for_each(|block| model.free(block));
     while model.release_one(0) {}
     match model.ask(&request(GRAIN))? {
         Place::Grow { .. } => Ok(model.answers),
@@ -143,13 +143,13 @@ fn thousands_of_blocks_stay_found() {
         for round in 0..4 {
             for _ in 0..800 {
                 let nth = sequence.below(live.len() as u64) as usize;
-                model.free(live.swap_remove(nth).id);
+                model.free(live.swap_remove(nth));
             }
             for _ in 0..[400, 1100, 100, 1400][round] {
                 live.push(allocate(&mut model, &mut sequence));
             }
         }
-        live.into_iter().for_each(|block| model.free(block.id));
+        live.into_iter().for_each(|block| model.free(block));
         while model.release_one(0) {}
         assert!(matches!(model.ask(&request(GRAIN)), Ok(Place::Grow { .. })), "{spec}");
     }
@@ -165,7 +165,7 @@ fn a_freed_block_is_found_again_at_every_size() {
                 }
                 let mut model = model(&spec);
                 let block = model.allocate(size, GRAIN, 0, [1 << 62]).unwrap().unwrap();
-                model.free(block.id);
+                model.free(block);
                 let size = model.policy().band(size).size;
                 let place = model.ask(&request(size)).unwrap();
                 assert!(matches!(place, Place::Reuse { .. }), "{spec}: {size}: {place:?}");
@@ -188,7 +188,7 @@ fn blocks_beyond_a_tebibyte_are_compared_exactly() {
                 model.allocate(size, GRAIN, 0, [site]).unwrap().unwrap()
             })
             .collect();
-        blocks.iter().for_each(|block| model.free(block.id));
+        blocks.iter().for_each(|block| model.free(*block));
         for size in [TIB, TIB + GRAIN, 2 * TIB, 5 * TIB / 2, 3 * TIB, 4 * TIB, TIB - GRAIN, 512] {
             let size = model.policy().band(size).size;
             for align in [GRAIN, 2 << 20] {
@@ -197,7 +197,7 @@ fn blocks_beyond_a_tebibyte_are_compared_exactly() {
         }
         let again = model.allocate(5 * TIB / 2, 4096, 0, [9 << 50]).unwrap().unwrap();
         model.allocate(TIB, 2 << 20, 0, [10 << 50]).unwrap().unwrap();
-        model.free(again.id);
+        model.free(again);
         model.ask(&request(2 * TIB)).unwrap();
     }
 }
@@ -233,7 +233,7 @@ fn complaint(finds: Finds, twist: impl Fn(Place) -> Place + Send) -> String {
     let outcome = (|| {
         let first = model.allocate(4096, GRAIN, u64::MAX, sites(0))?;
         model.allocate(4096, GRAIN, u64::MAX, sites(0))?;
-        model.free(first.ok_or("no room")?.id);
+        model.free(first.ok_or("no room")?);
         model.allocate(8192, 4096, u64::MAX, sites(0))
     })();
     outcome.err().unwrap_or_default()

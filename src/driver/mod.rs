@@ -4,9 +4,13 @@
 //! An implementation is free to lock inside; none of its methods is called while a lane's front or
 //! heap is held, so a slow call delays nobody's hit.
 pub mod faults;
+pub mod faulty;
+pub mod limited;
+pub mod logged;
 pub mod sim;
 
 use std::fmt;
+use std::sync::Arc;
 
 /// A stream, by the integer the device knows it by. 0 is the device's default stream.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Hash)]
@@ -77,6 +81,52 @@ pub trait Driver: Send + Sync {
 
     /// Whether `stream` is being captured.
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError>;
+}
+
+impl<D: Driver + ?Sized> Driver for Arc<D> {
+    fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
+        (**self).memory_info()
+    }
+
+    fn granularity(&self) -> u64 {
+        (**self).granularity()
+    }
+
+    fn allocate(&self, bytes: u64) -> Result<u64, DriverError> {
+        (**self).allocate(bytes)
+    }
+
+    fn free(&self, address: u64) -> Result<(), DriverError> {
+        (**self).free(address)
+    }
+
+    fn record_event(&self, stream: StreamId) -> Result<EventId, DriverError> {
+        (**self).record_event(stream)
+    }
+
+    fn query_event(&self, event: EventId) -> Result<bool, DriverError> {
+        (**self).query_event(event)
+    }
+
+    fn wait_event(&self, event: EventId) -> Result<(), DriverError> {
+        (**self).wait_event(event)
+    }
+
+    fn stream_wait_event(&self, stream: StreamId, event: EventId) -> Result<(), DriverError> {
+        (**self).stream_wait_event(stream, event)
+    }
+
+    fn release_event(&self, event: EventId) -> Result<(), DriverError> {
+        (**self).release_event(event)
+    }
+
+    fn synchronize(&self) -> Result<(), DriverError> {
+        (**self).synchronize()
+    }
+
+    fn capture(&self, stream: StreamId) -> Result<Capture, DriverError> {
+        (**self).capture(stream)
+    }
 }
 
 /// Which call of the driver, for errors, logs, fault plans and counts.

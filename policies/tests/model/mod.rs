@@ -28,13 +28,6 @@ pub fn promise(name: &str) -> Finds {
     }
 }
 
-/// A request that became a block.
-#[derive(Clone, Copy, Debug)]
-pub struct Allocated {
-    pub id: BlockId,
-    pub size: u64,
-}
-
 /// A heap of one policy instance.
 pub struct Model<P> {
     policy: P,
@@ -73,7 +66,7 @@ impl<P: Policy> Model<P> {
         align: u64,
         room: u64,
         sites: impl IntoIterator<Item = u64>,
-    ) -> Result<Option<Allocated>, String> {
+    ) -> Result<Option<BlockId>, String> {
         let size = self.policy.band(size).size;
         let request = Request { size, align, reserved: self.reserved(), room };
         let mut place = self.ask(&request)?;
@@ -205,7 +198,7 @@ impl<P: Policy> Model<P> {
         Some(segment)
     }
 
-    fn cut(&mut self, block: BlockId, skip: u64, take: u64) -> Allocated {
+    fn cut(&mut self, block: BlockId, skip: u64, take: u64) -> BlockId {
         let (s, b) = self.find(block);
         let from = self.free_block(s, b);
         let rest = from.size - skip - take;
@@ -226,7 +219,7 @@ impl<P: Policy> Model<P> {
         });
         self.segments[s].blocks.splice(b..=b, pieces);
         self.policy.taken(&Cut { from, front, taken, tail });
-        Allocated { id: taken.id, size: take }
+        taken.id
     }
 
     fn release(&mut self, segment: usize) {
