@@ -168,15 +168,15 @@ impl Allocator {
     ///
     /// # Errors
     /// As [`Builder::build`].
-    pub fn new(driver: impl IntoDriver) -> Result<Allocator, BuildError> {
+    pub fn new(driver: impl Driver + 'static) -> Result<Allocator, BuildError> {
         Allocator::builder(driver).build()
     }
 
     /// Settings for an allocator over `driver`.
-    pub fn builder(driver: impl IntoDriver) -> Builder {
+    pub fn builder(driver: impl Driver + 'static) -> Builder {
         let (make_policy, policy_name) = Settings::by_spec(PolicySpec::default());
         Builder {
-            driver: driver.into_driver(),
+            driver: Arc::new(driver),
             policy: Ok(PolicySpec::default()),
             settings: Settings {
                 make_policy,
@@ -509,17 +509,5 @@ impl fmt::Debug for Allocator {
             .field("policy", &self.policy_name())
             .field("reserved_bytes", &self.memory_reserved())
             .finish_non_exhaustive()
-    }
-}
-
-/// A driver, or a shared one.
-pub trait IntoDriver {
-    /// The driver, shared.
-    fn into_driver(self) -> Arc<dyn Driver>;
-}
-
-impl<D: Driver + 'static> IntoDriver for D {
-    fn into_driver(self) -> Arc<dyn Driver> {
-        Arc::new(self)
     }
 }

@@ -30,7 +30,7 @@ pub mod trace;
 mod trim;
 
 pub use allocation::{Allocation, TypedAllocation};
-pub use allocator::{Allocator, Builder, IntoDriver};
+pub use allocator::{Allocator, Builder};
 pub use aquifer_policies as policies;
 pub use error::{AllocError, BuildError};
 pub use oom::{Fit, OomReport, Stage, StageResult, Stages};
