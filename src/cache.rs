@@ -7,9 +7,9 @@ use crate::allocation::Allocation;
 use crate::device::{FORKED_FREES, bump};
 use crate::driver::{Capture, DriverError, EventId, StreamId};
 use crate::error::AllocError;
-use crate::front::{Front, Held, Label, Whereabouts};
+use crate::front::{Front, Held, Kept, Label, Whereabouts};
 use crate::heap::Wrong;
-use crate::lane::{Books, Detached, FrontGuard, Lane, LaneGuard, Placed, Want, flush};
+use crate::lane::{self, Detached, FrontGuard, Lane, LaneGuard, Want};
 use crate::pending::{self, Home};
 use crate::pool::PoolCore;
 use aquifer_policies::{Band, BlockId, GRAIN, SIZE_MAX};
@@ -121,40 +121,34 @@ impl PoolCore {
         self.slow(&request)
     }
 
-    /// Places `request` in its lane's books if there is room, flushing the front cache before it says
-    /// that there is none.
+    /// Places `request` in its lane's books if there is room.
     #[inline]
     pub(crate) fn place(
         self: &Arc<Self>,
         request: &Request,
         mut both: LaneGuard<'_>,
     ) -> Result<Option<Allocation>, AllocError> {
-        let want = Want { band: request.band, align: request.align, room: u64::MAX };
+        let want = Want { band: request.band, align: request.align };
         let (front, books) = both.parts();
-        let mut placed = self.ask_books(books, &want)?;
         let mut gone = Vec::new();
-        if matches!(placed, Placed::Grow) && (front.cached.bytes() > 0 || !front.deferred.is_empty())
-        {
-            flush(front, books, &mut gone);
-            placed = self.ask_books(books, &want)?;
-        }
+        let placed = lane::place(front, books, &want, &self.device.settings, &mut gone);
         let allocation = match placed {
-            Placed::Block(taken) => {
+            Ok(Some(taken)) => {
                 front.enter(&taken, request.band);
                 Some(self.hand_out(request.lane, front, taken.id, &request.ask))
             }
-            Placed::Grow => None,
+            Ok(None) => None,
+            Err(wrong) => {
+                drop(both);
+                self.give_up(request.lane, gone);
+                return Err(self.bad_policy(wrong));
+            }
         };
         if !gone.is_empty() {
             drop(both);
             self.give_up(request.lane, gone);
         }
         Ok(allocation)
-    }
-
-    #[inline]
-    fn ask_books(&self, books: &mut Books, want: &Want) -> Result<Placed, AllocError> {
-        books.place(want, || self.device.settings.policy()).map_err(|wrong| self.bad_policy(wrong))
     }
 
     #[cold]
@@ -225,7 +219,7 @@ impl PoolCore {
         let (front, books) = both.parts();
         let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, self));
         if ours {
-            books.add_segment(segment, || self.device.settings.policy());
+            books.add_segment(segment, &self.device.settings);
         } else {
             drop(both);
             self.device.adopt(segment);
@@ -287,10 +281,11 @@ fn give_back(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
     if Front::has_uses(&held) {
         return After::Uses(front.take_uses(id));
     }
-    if front.keep(id, &held) {
-        return After::Nothing;
+    match front.keep(id, &held) {
+        Kept::Yes => After::Nothing,
+        Kept::Displacing(other) => put_down(front, other),
+        Kept::No => put_down(front, id),
     }
-    put_down(front, id)
 }
 
 #[cold]
@@ -318,9 +313,7 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
         }
     };
     let (front, books) = both.parts();
-    front.put(id, Whereabouts::Heap);
-    let band = front.held(id).band;
-    if let Some(segment) = books.free(id, band) {
+    if let Some(segment) = lane::put_into_heap(front, books, id) {
         return After::Release(segment);
     }
     if front.caps_cached && books.heap.idle_bytes() > 0 {
@@ -380,7 +373,8 @@ impl PoolCore {
 
     /// Moves a wholly free segment of another stream's lane into the request's lane; the request's
     /// stream waits for that stream's work first, the calling thread does not.
-    pub(crate) fn move_segment(&self, request: &Request) -> Result<bool, DriverError> {
+    /// Segments of more than `most` bytes are left: the rest of one would be out of its own stream's reach.
+    pub(crate) fn move_segment(&self, request: &Request, most: u64) -> Result<bool, DriverError> {
         let device = &self.device;
         if !device.settings.share_streams || self.lanes().len() < 2 {
             return Ok(false);
@@ -389,7 +383,7 @@ impl PoolCore {
         if device.driver.capture(to)? != Capture::None {
             return Ok(false);
         }
-        let Some((from, segment)) = self.detach_fitting(request) else { return Ok(false) };
+        let Some((from, segment)) = self.detach_fitting(request, most) else { return Ok(false) };
         match self.order_streams(from.stream(), to) {
             Ok(true) => {
                 self.attach(request.lane, segment);
@@ -407,16 +401,19 @@ impl PoolCore {
         }
     }
 
-    /// Takes the smallest idle segment that fits out of another lane of this pool.
-    fn detach_fitting(&self, request: &Request) -> Option<(&'static Lane, Detached)> {
-        let most = moved_bytes_max(request.band.size);
+    /// Takes the smallest idle segment that fits, of at most `most` bytes, out of another lane of this
+    /// pool.
+    fn detach_fitting(&self, request: &Request, most: u64) -> Option<(&'static Lane, Detached)> {
         let mut best: Option<(u64, u64, &'static Lane, BlockId)> = None;
         for lane in self.lanes() {
             if std::ptr::eq(lane, request.lane) || lane.is_closing() {
                 continue;
             }
             let Some(mut both) = lane.twin.try_both() else { continue };
-            for (id, s) in both.parts().1.heap.idle_segments() {
+            let (front, books) = both.parts();
+            let mut gone = Vec::new();
+            lane::flush(front, books, &mut gone);
+            for (id, s) in books.heap.idle_segments() {
                 let skip = s.address.wrapping_neg() & (request.align - 1);
                 let fits = s.band == request.band.index
                     && s.size <= most
@@ -425,6 +422,8 @@ impl PoolCore {
                     best = Some((s.size, s.address, lane, id));
                 }
             }
+            drop(both);
+            self.give_up(lane, gone);
         }
         let (_, address, lane, id) = best?;
         let mut both = lane.twin.try_both()?;
@@ -445,11 +444,4 @@ impl PoolCore {
         bump(&self.device.totals.stream_waits);
         Ok(true)
     }
-}
-
-/// An idle segment of another stream is moved only if it is not much larger than what is asked: the
-/// rest of it would be out of its own stream's reach.
-fn moved_bytes_max(size: u64) -> u64 {
-    let _ = size;
-    u64::MAX
 }

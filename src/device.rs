@@ -75,6 +75,9 @@ pub(crate) struct Device {
     pub(crate) totals: Totals,
     recording: AtomicBool,
     steps: AtomicU64,
+    /// Releases that the slack has forced.
+    pub(crate) forced: AtomicU64,
+    front_stopped: AtomicBool,
     /// Pools that somebody can still ask.
     pub(crate) open_pools: AtomicUsize,
     pub(crate) recorder: Mutex<Option<Recorder>>,
@@ -102,6 +105,8 @@ impl Device {
             totals: Totals::default(),
             recording: AtomicBool::new(false),
             steps: AtomicU64::new(0),
+            forced: AtomicU64::new(0),
+            front_stopped: AtomicBool::new(false),
             open_pools: AtomicUsize::new(0),
             recorder: Mutex::new(None),
             raw: Default::default(),
@@ -200,6 +205,21 @@ impl Device {
             }
         }
         Ok(None)
+    }
+
+    /// Whether lanes may keep freed blocks in their front caches.
+    pub(crate) fn front_caches(&self) -> bool {
+        self.settings.front && !self.front_stopped.load(Ordering::Relaxed)
+    }
+
+    /// Keeps no more freed blocks in front caches: where memory is to be held tightly, even the few they
+    /// keep cost more than they save.
+    pub(crate) fn stop_front_caches(&self) {
+        if !self.front_stopped.swap(true, Ordering::Relaxed) {
+            for lane in self.lanes() {
+                lane.twin.front().cached.enabled = false;
+            }
+        }
     }
 
     /// Remembers an error that nobody is there to be told.

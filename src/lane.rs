@@ -6,7 +6,8 @@ use crate::driver::StreamId;
 use crate::front::{Front, Whereabouts};
 use crate::heap::{CutAt, Heap, Wrong};
 use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
-use aquifer_policies::{BANDS_MAX, Band, BlockId, Freed, Place, Policy, Request};
+use crate::settings::Settings;
+use aquifer_policies::{BANDS_MAX, Band, BlockId, FreeBlock, Freed, Place, Policy, Request};
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -20,7 +21,14 @@ pub(crate) struct Books {
 
 struct BandPolicy {
     policy: Box<dyn Policy>,
-    reserved_bytes: u64,
+}
+
+/// What a new segment's size depends on beside the request; see [`Request`].
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Growth {
+    pub(crate) reserved: u64,
+    pub(crate) free: u64,
+    pub(crate) room: u64,
 }
 
 /// What is asked of a lane's books.
@@ -28,58 +36,52 @@ struct BandPolicy {
 pub(crate) struct Want {
     pub(crate) band: Band,
     pub(crate) align: u64,
-    /// See [`Request::room`].
-    pub(crate) room: u64,
 }
 
-/// What the books answer.
-pub(crate) enum Placed {
-    /// A block, no longer free.
-    Block(aquifer_policies::FreeBlock),
-    /// There is no room.
-    Grow,
+impl BandPolicy {
+    fn new(settings: &Settings) -> Self {
+        BandPolicy { policy: settings.policy() }
+    }
 }
 
 impl Books {
-    /// Cuts a block for `want`, if the policy finds one and the heap agrees.
-    #[inline]
-    pub(crate) fn place(
-        &mut self,
-        want: &Want,
-        make: impl FnOnce() -> Box<dyn Policy>,
-    ) -> Result<Placed, Wrong> {
-        let index = want.band.index as usize;
-        let Some(slot) = self.bands.get_mut(index) else { return Err(Wrong::OtherBand) };
-        let band = slot.get_or_insert_with(|| BandPolicy { policy: make(), reserved_bytes: 0 });
-        let size = want.band.size;
-        let request =
-            Request { size, align: want.align, reserved: band.reserved_bytes, room: want.room };
-        match band.policy.place(&request) {
-            Place::Reuse { block, skip, take } => {
-                let at =
-                    CutAt { block, skip, take, size, align: want.align, band: want.band.index };
-                let cut = self.heap.cut(at)?;
-                band.policy.taken(&cut);
-                Ok(Placed::Block(cut.taken))
-            }
-            Place::Grow { bytes } if bytes < size => Err(Wrong::TooShort),
-            Place::Grow { .. } => Ok(Placed::Grow),
-        }
+    #[inline(always)]
+    fn band(&mut self, index: u8, settings: &Settings) -> Result<&mut BandPolicy, Wrong> {
+        let slot = self.bands.get_mut(index as usize).ok_or(Wrong::OtherBand)?;
+        Ok(slot.get_or_insert_with(|| BandPolicy::new(settings)))
+    }
+
+    /// Where the policy would place `want` now.
+    #[inline(always)]
+    fn answer(&mut self, want: &Want, settings: &Settings) -> Result<Place, Wrong> {
+        let request = Request {
+            size: want.band.size,
+            align: want.align,
+            reserved: 0,
+            free: 0,
+            room: u64::MAX,
+            frugal: false,
+        };
+        Ok(self.band(want.band.index, settings)?.policy.place(&request))
     }
 
     /// Bytes of the segment the policy would like for `want`; nothing changes.
     pub(crate) fn wanted(
         &mut self,
         want: &Want,
-        make: impl FnOnce() -> Box<dyn Policy>,
+        growth: &Growth,
+        settings: &Settings,
     ) -> Result<u64, Wrong> {
-        let index = want.band.index as usize;
-        let Some(slot) = self.bands.get_mut(index) else { return Err(Wrong::OtherBand) };
-        let band = slot.get_or_insert_with(|| BandPolicy { policy: make(), reserved_bytes: 0 });
         let size = want.band.size;
-        let request =
-            Request { size, align: want.align, reserved: band.reserved_bytes, room: want.room };
-        match band.policy.place(&request) {
+        let request = Request {
+            size,
+            align: want.align,
+            reserved: growth.reserved,
+            free: growth.free,
+            room: growth.room,
+            frugal: settings.slack.is_some(),
+        };
+        match self.band(want.band.index, settings)?.policy.place(&request) {
             Place::Grow { bytes } if bytes < size => Err(Wrong::TooShort),
             Place::Grow { bytes } => Ok(bytes),
             Place::Reuse { .. } => Ok(size),
@@ -87,15 +89,9 @@ impl Books {
     }
 
     /// Enters a segment from the driver or from another lane.
-    pub(crate) fn add_segment(
-        &mut self,
-        segment: Detached,
-        make: impl FnOnce() -> Box<dyn Policy>,
-    ) {
-        let slot = &mut self.bands[segment.band as usize];
-        let band = slot.get_or_insert_with(|| BandPolicy { policy: make(), reserved_bytes: 0 });
-        band.reserved_bytes += segment.size;
+    pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) {
         let freed = self.heap.add_segment(segment.address, segment.size, segment.band);
+        let band = self.band(segment.band, settings).expect("the band was checked when it was asked for");
         band.policy.freed(&freed);
     }
 
@@ -103,7 +99,6 @@ impl Books {
     pub(crate) fn detach(&mut self, id: BlockId, band: u8) -> Option<Detached> {
         let gone = self.heap.remove_segment(id)?;
         let entry = self.bands[band as usize].as_mut()?;
-        entry.reserved_bytes -= gone.size;
         entry.policy.released(gone);
         Some(Detached { address: gone.address, size: gone.size, band })
     }
@@ -262,14 +257,54 @@ impl Lane {
     }
 }
 
-/// Moves freed blocks that waited for the heap, and all of the front cache, into the heap.
+/// Cuts a block for `want`, if the policy finds one and the heap agrees. The front cache is merged into
+/// the heap first where the request would else touch idle memory or find nothing; segments the policy
+/// does not want to keep then are put into `gone`.
+#[inline]
+pub(crate) fn place(
+    front: &mut Front,
+    books: &mut Books,
+    want: &Want,
+    settings: &Settings,
+    gone: &mut Vec<Detached>,
+) -> Result<Option<FreeBlock>, Wrong> {
+    if let Some(last) = front.cached.take_last() {
+        gone.extend(put_into_heap(front, books, last));
+    }
+    let mut answer = books.answer(want, settings)?;
+    if front.cached.bytes() > 0 || !front.deferred.is_empty() {
+        let touches_idle = match answer {
+            Place::Reuse { block, .. } => books.heap.is_whole(block),
+            Place::Grow { .. } => true,
+        };
+        if touches_idle {
+            flush(front, books, gone);
+            answer = books.answer(want, settings)?;
+        }
+    }
+    let Place::Reuse { block, skip, take } = answer else { return Ok(None) };
+    let (size, band) = (want.band.size, want.band.index);
+    let cut = books.heap.cut(CutAt { block, skip, take, size, align: want.align, band })?;
+    if let Some(entry) = &mut books.bands[band as usize] {
+        entry.policy.taken(&cut);
+    }
+    Ok(Some(cut.taken))
+}
+
+/// Puts a block that is nobody's into the heap. Some(detached) where its segment is idle and the policy
+/// does not keep it.
+#[inline]
+pub(crate) fn put_into_heap(front: &mut Front, books: &mut Books, id: BlockId) -> Option<Detached> {
+    let band = front.put(id, Whereabouts::Heap);
+    books.free(id, band)
+}
+
+/// Merges into the heap the freed blocks that waited for it and all of the front cache.
 pub(crate) fn flush(front: &mut Front, books: &mut Books, gone: &mut Vec<Detached>) {
     let mut ids = std::mem::take(&mut front.deferred);
     front.cached.drain(|id| ids.push(id));
     for id in ids.drain(..) {
-        let band = front.held(id).band;
-        front.put(id, Whereabouts::Heap);
-        gone.extend(books.free(id, band));
+        gone.extend(put_into_heap(front, books, id));
     }
     front.deferred = ids;
 }

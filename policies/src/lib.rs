@@ -99,11 +99,16 @@ pub struct Request {
     pub size: u64,
     /// Alignment of the address in bytes, a power of two from 512 to 2 MiB.
     pub align: u64,
-    /// Bytes that this policy instance's segments hold now.
+    /// Bytes that the allocator holds from the driver now, all streams and bands together. This and
+    /// what follows matter only to [`Place::Grow`].
     pub reserved: u64,
+    /// Bytes of free blocks of this stream.
+    pub free: u64,
     /// Bytes a new segment may have at most, if that is at least `size`: how far the allocator is
     /// willing to grow now. [`u64::MAX`] where nothing limits it.
     pub room: u64,
+    /// Whether the allocator is to hold little more than is in use, rather than to ask the driver rarely.
+    pub frugal: bool,
 }
 
 /// Where a request goes.

@@ -47,6 +47,7 @@ impl Heap {
                 && b.size > 0
                 && b.prev == prev
                 && b.segment == index
+                && b.start == segment.address
                 && b.band == segment.band
                 && b.state != State::Vacant;
             if !sound {

@@ -25,6 +25,8 @@ struct Block {
     /// Neighbours inside the segment.
     prev: u32,
     next: u32,
+    /// Address of the segment.
+    start: u64,
     segment: u32,
     state: State,
     band: u8,
@@ -123,7 +125,8 @@ impl Heap {
             self.segments.push(Segment { address: 0, size: 0, first: NONE, band: 0 });
             self.segments.len() as u32 - 1
         });
-        let block = Block { address, size, prev: NONE, next: NONE, segment, state: State::Free, band };
+        let (prev, next, state) = (NONE, NONE, State::Free);
+        let block = Block { address, size, prev, next, start: address, segment, state, band };
         let id = self.enter(block);
         self.segments[segment as usize] = Segment { address, size, first: id, band };
         self.reserved_bytes += size;
@@ -265,11 +268,10 @@ impl Heap {
         Freed { freed, before, after, result: self.view(keep) }
     }
 
-    /// Whether free block `id` fills its segment.
+    /// Whether block `id` fills its segment.
     #[inline]
     pub(crate) fn is_whole(&self, id: BlockId) -> bool {
-        let b = &self.blocks[id.index()];
-        b.prev == NONE && b.next == NONE
+        self.blocks.get(id.index()).is_some_and(|b| b.prev == NONE && b.next == NONE)
     }
 
     /// The segments, in no order that matters.
@@ -306,13 +308,8 @@ impl Heap {
     #[inline]
     fn view(&self, id: u32) -> FreeBlock {
         let b = &self.blocks[id as usize];
-        let start = self.segments[b.segment as usize].address;
-        FreeBlock {
-            id: BlockId(id),
-            address: b.address,
-            offset: b.address.wrapping_sub(start),
-            size: b.size,
-        }
+        let offset = b.address.wrapping_sub(b.start);
+        FreeBlock { id: BlockId(id), address: b.address, offset, size: b.size }
     }
 
     #[inline]
