@@ -3,7 +3,7 @@
 use crate::bin_set::{BINS, BinSet, bin_of};
 use crate::index::Index;
 use crate::sizing::round_to_grain;
-use crate::{Band, BlockId, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
+use crate::{Band, BlockId, Cut, FreeBlock, Freed, GRAIN, Place, Policy, Request, Sizing};
 
 /// Blocks looked at in one bin before the next larger one is tried. In a bin of larger sizes the
 /// first one fits unless the alignment is in the way.
@@ -37,8 +37,7 @@ impl Policy for Bins {
 
     #[inline]
     fn place(&self, request: &Request) -> Place {
-        let found = self.free.find(request, LOOKS);
-        match found.or_else(|| self.free.find_thoroughly(request)) {
+        match self.free.find(request) {
             Some((block, skip)) => Place::Reuse { block, skip, take: request.size },
             None => self.sizing.grow(request),
         }
@@ -85,31 +84,49 @@ impl Default for Lists {
 }
 
 impl Lists {
-    /// A fit, and the bytes to skip, among the first `looks` blocks of each bin that may have one.
+    /// A fit, and the bytes to skip.
     #[inline]
-    fn find(&self, request: &Request, looks: usize) -> Option<(BlockId, u64)> {
-        for bin in self.filled.from(bin_of(request.size)) {
-            let mut id = self.heads[bin];
-            for _ in 0..looks {
-                let Some(node) = self.nodes.get(id as usize) else { break };
-                let block = FreeBlock {
-                    id: BlockId(id),
-                    address: node.address,
-                    offset: 0,
-                    size: node.size,
-                };
-                if block.fits(request.size, request.align) {
-                    return Some((block.id, block.skip_to(request.align)));
-                }
-                id = node.next;
-            }
+    fn find(&self, request: &Request) -> Option<(BlockId, u64)> {
+        if request.align > GRAIN {
+            return self.find_aligned(request, LOOKS);
         }
-        None
+        let bin = bin_of(request.size);
+        let mut id = self.heads[bin];
+        for _ in 0..LOOKS {
+            let Some(node) = self.nodes.get(id as usize) else { break };
+            if node.size >= request.size {
+                return Some((BlockId(id), 0));
+            }
+            id = node.next;
+        }
+        match self.filled.above(bin) {
+            Some(larger) => Some((BlockId(self.heads[larger]), 0)),
+            None => self.find_aligned(request, usize::MAX),
+        }
     }
 
-    #[cold]
-    fn find_thoroughly(&self, request: &Request) -> Option<(BlockId, u64)> {
-        self.find(request, usize::MAX)
+    /// A fit, and the bytes to skip, among the first `looks` blocks of every bin that may have one;
+    /// else among all blocks.
+    #[inline(never)]
+    fn find_aligned(&self, request: &Request, looks: usize) -> Option<(BlockId, u64)> {
+        let own = bin_of(request.size);
+        let larger = std::iter::successors(self.filled.above(own), |&bin| self.filled.above(bin));
+        for bin in std::iter::once(own).chain(larger) {
+            let fit = self.list(bin).take(looks).find(|b| b.fits(request.size, request.align));
+            if let Some(block) = fit {
+                return Some((block.id, block.skip_to(request.align)));
+            }
+        }
+        if looks < usize::MAX { self.find_aligned(request, usize::MAX) } else { None }
+    }
+
+    fn list(&self, bin: usize) -> impl Iterator<Item = FreeBlock> {
+        let block = |id| {
+            let Node { address, size, .. } = *self.nodes.get(id as usize)?;
+            Some(FreeBlock { id: BlockId(id), address, offset: 0, size })
+        };
+        let next = move |last: &FreeBlock| block(self.nodes[last.id.index()].next);
+        std::iter::successors(block(self.heads[bin]), next)
     }
 
     #[inline]

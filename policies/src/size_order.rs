@@ -33,10 +33,16 @@ impl SizeOrder {
         fits: impl Fn(&FreeBlock) -> bool,
     ) -> Option<&FreeBlock> {
         let own = bin_of(size);
-        let blocks = &self.bins[own];
-        let large = &blocks[blocks.partition_point(|block| block.size < size)..];
-        let larger = self.filled.from(own + 1).flat_map(|bin| &self.bins[bin]);
-        large.iter().chain(larger).find(|block| fits(block))
+        let mut blocks = &self.bins[own][..];
+        blocks = &blocks[blocks.partition_point(|block| block.size < size)..];
+        let mut bin = own;
+        loop {
+            if let Some(fit) = blocks.iter().find(|block| fits(block)) {
+                return Some(fit);
+            }
+            bin = self.filled.above(bin)?;
+            blocks = &self.bins[bin];
+        }
     }
 
     /// Where a block is, or would go, in the list of its bin.
@@ -57,17 +63,29 @@ impl Index for SizeOrder {
 
     #[inline]
     fn change(&mut self, old: &FreeBlock, new: &FreeBlock) {
-        self.remove(old);
-        self.insert(new);
+        let bin = bin_of(old.size);
+        if let [block] = &mut self.bins[bin][..]
+            && bin == bin_of(new.size)
+        {
+            *block = *new;
+        } else {
+            self.remove(old);
+            self.insert(new);
+        }
     }
 
     fn remove(&mut self, block: &FreeBlock) {
         let bin = bin_of(block.size);
         let position = self.position(bin, block);
-        let removed = self.bins[bin].remove(position);
-        debug_assert_eq!(removed, *block);
-        if self.bins[bin].is_empty() {
+        let blocks = &mut self.bins[bin];
+        debug_assert_eq!(blocks[position], *block);
+        if position + 1 < blocks.len() {
+            blocks.remove(position);
+        } else if position == 0 {
+            blocks.clear();
             self.filled.remove(bin);
+        } else {
+            blocks.pop();
         }
     }
 }
