@@ -14,7 +14,7 @@ mod growth;
 mod index;
 mod never_cache;
 mod size_classes;
-mod size_order;
+mod size_lists;
 mod sizing;
 mod spec;
 mod two_ends;
