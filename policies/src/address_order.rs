@@ -108,16 +108,41 @@ impl AddressOrder {
 
     #[inline(never)]
     fn lowest_aligned(&self, size: u64, align: u64) -> Option<Spot> {
-        if size >= GIANT {
+        let block = if size >= GIANT {
             let giants = self.giants.iter().filter(|block| block.fits(size, align));
-            let block = giants.min_by_key(|block| block.address)?;
-            return Some(Spot { id: block.id, skip: block.skip_to(align) });
-        }
-        let need = Need::new(size, align);
-        let id = self.first(need, self.order.iter(), Leaf::lowest::<true>)?;
+            *giants.min_by_key(|block| block.address)?
+        } else {
+            let need = Need::new(size, align);
+            self.block(self.first(need, self.order.iter(), Leaf::lowest::<true>)?)
+        };
+        Some(Spot { id: block.id, skip: block.skip_to(align) })
+    }
+
+    /// The highest block that holds `size` bytes at a multiple of `align`, both at least 512, and as
+    /// many bytes skipped as possible.
+    pub(crate) fn highest(&self, size: u64, align: u64) -> Option<Spot> {
+        let block = if size >= GIANT {
+            let giants = self.giants.iter().filter(|block| block.fits(size, align));
+            *giants.max_by_key(|block| block.address)?
+        } else {
+            let need = Need::new(size, align);
+            self.block(self.first(need, self.order.iter().rev(), Leaf::highest)?)
+        };
+        let start = (block.address + (block.size - size)) & !(align - 1);
+        Some(Spot { id: block.id, skip: start - block.address })
+    }
+
+    /// The free block of an id. Its offset is not known here and stays 0.
+    fn block(&self, id: BlockId) -> FreeBlock {
         let Entry { leaf, slot } = self.entries[id.index()];
-        let start = start_of(self.leaves[leaf as usize].keys[slot as usize]);
-        Some(Spot { id, skip: u64::from(start).wrapping_neg() % (align / GRAIN) * GRAIN })
+        let leaf = &self.leaves[leaf as usize];
+        let start = (leaf.low & !(WINDOW - 1)) | u64::from(start_of(leaf.keys[slot as usize]));
+        let mut size = leaf.sizes[slot as usize] as u64 * GRAIN;
+        if size >= GIANT {
+            let giant = self.giants.iter().find(|block| block.id == id);
+            size = giant.expect("a block of at least GIANT bytes is listed").size;
+        }
+        FreeBlock { id, address: start * GRAIN, offset: 0, size }
     }
 
     /// The block that `scan` picks from the first leaf of `order` that has a fit.
@@ -369,6 +394,19 @@ impl Leaf {
             best = bests.into_iter().fold(0, i32::min);
         }
         (best < 0).then(|| self.ids[slot_of(best)])
+    }
+
+    /// The highest block that fits.
+    fn highest(&self, need: Need) -> Option<BlockId> {
+        let mut bests = [-1; LANES];
+        for (sizes, keys) in self.steps() {
+            for lane in 0..LANES {
+                let fits = need.met::<true>(sizes[lane], keys[lane]);
+                bests[lane] = bests[lane].max(if fits { keys[lane] & i32::MAX } else { -1 });
+            }
+        }
+        let best = bests.into_iter().fold(-1, i32::max);
+        (best >= 0).then(|| self.ids[slot_of(best)])
     }
 
     /// Sizes and keys, [`LANES`] at a time, as far as the leaf is filled.

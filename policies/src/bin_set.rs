@@ -1,62 +1,65 @@
 //! Bins of similar sizes, 8 per doubling, and which of them hold anything. Knows no free block.
 use crate::GRAIN;
 
-/// Bins for every size below 2^64 bytes.
-pub(crate) const BINS: usize = 424;
-/// Words of 64 bins that hold them all.
-const WORDS: usize = BINS.div_ceil(64);
+/// Bins for every size below 2^64 bytes, and some more: a power of two, so that no index into a table
+/// by bin needs a check.
+pub(crate) const BINS: usize = 512;
 
-/// The bin of a size in bytes, 0 to [`BINS`] - 1.
+/// The bin of a size in bytes, 0 to [`BINS`] - 1; never smaller for a larger size.
 ///
-/// One bin for each multiple of 512 below 8 KiB, then 8 bins of equal width per doubling: every size
-/// of a bin is less than all sizes of the next.
+/// A bin for each multiple of 512 below 8 KiB, then 8 bins of equal width per doubling. The numbers
+/// are the exponent and the first 3 bits of the fraction of the size as a floating-point number, in
+/// which sizes up to [`SIZE_MAX`](crate::SIZE_MAX) are exact.
 #[inline]
 pub(crate) fn bin_of(size: u64) -> usize {
-    let grains = size / GRAIN;
-    let doubling = 63 - (grains | 8).leading_zeros();
-    let eighth = grains >> (doubling - 3);
-    ((doubling as usize - 3) * 8 + eighth as usize).min(BINS - 1)
+    const FRACTION_BITS: u32 = f64::MANTISSA_DIGITS - 1;
+    const EXPONENT_OF_1: u64 = f64::MAX_EXP as u64 - 1;
+    let bits = ((size / GRAIN) as i64 as f64).to_bits();
+    (bits >> (FRACTION_BITS - 3)).saturating_sub(EXPONENT_OF_1 << 3) as usize % BINS
 }
 
 /// A set of bins that finds the next member in constant time.
-#[derive(Clone, Debug, Default)]
+#[derive(Clone, Debug)]
 pub(crate) struct BinSet {
-    words: [u64; WORDS],
-    /// Bit n: `words[n]` is not 0.
-    summary: u32,
+    /// Bit n: `eighths[n]` is not 0.
+    doublings: u64,
+    eighths: [u8; BINS / 8],
+}
+
+impl Default for BinSet {
+    fn default() -> Self {
+        BinSet { doublings: 0, eighths: [0; BINS / 8] }
+    }
 }
 
 impl BinSet {
     #[inline]
     pub(crate) fn insert(&mut self, bin: usize) {
-        self.words[bin / 64] |= 1 << (bin % 64);
-        self.summary |= 1 << (bin / 64);
+        self.eighths[bin / 8 % 64] |= 1 << (bin % 8);
+        self.doublings |= 1 << (bin / 8 % 64);
     }
 
     #[inline]
     pub(crate) fn remove(&mut self, bin: usize) {
-        let word = &mut self.words[bin / 64];
-        *word &= !(1 << (bin % 64));
-        self.summary &= !(u32::from(*word == 0) << (bin / 64));
+        let eighths = &mut self.eighths[bin / 8 % 64];
+        *eighths &= !(1 << (bin % 8));
+        self.doublings &= !(u64::from(*eighths == 0) << (bin / 8 % 64));
     }
 
-    /// The first member that is at least `bin`.
+    /// The first member above `bin`.
     #[inline]
-    pub(crate) fn next(&self, bin: usize) -> Option<usize> {
-        let word = bin / 64;
-        let here = self.words.get(word)? >> (bin % 64);
-        if here != 0 {
-            return Some(bin + here.trailing_zeros() as usize);
+    pub(crate) fn above(&self, bin: usize) -> Option<usize> {
+        let doubling = bin / 8 % 64;
+        let eighths = self.eighths[doubling] & (0xfe << (bin % 8)) as u8;
+        if eighths != 0 {
+            return Some(doubling * 8 + eighths.trailing_zeros() as usize);
         }
-        let above = self.summary & (!1 << word);
-        let word = above.trailing_zeros() as usize;
-        Some(word * 64 + self.words.get(word)?.trailing_zeros() as usize)
-    }
-
-    /// The members from `bin` up.
-    #[inline]
-    pub(crate) fn from(&self, bin: usize) -> impl Iterator<Item = usize> {
-        std::iter::successors(self.next(bin), |&bin| self.next(bin + 1))
+        let doublings = self.doublings & (!1 << doubling);
+        if doublings == 0 {
+            return None;
+        }
+        let doubling = doublings.trailing_zeros() as usize;
+        Some(doubling * 8 + self.eighths[doubling % 64].trailing_zeros() as usize)
     }
 }
 
@@ -66,9 +69,11 @@ mod tests {
 
     #[test]
     fn bins_follow_each_other_an_eighth_of_a_doubling_wide() {
-        assert_eq!([512, 1024, 7680, 8192, 8704].map(bin_of), [1, 2, 15, 16, 16]);
-        assert_eq!((bin_of(1 << 63), bin_of(u64::MAX)), (BINS - 8, BINS - 1));
-        for bits in 12..63 {
+        let singles: Vec<usize> = (1..=16).map(|grains| bin_of(grains * GRAIN)).collect();
+        assert!(singles.is_sorted_by(|a, b| a < b), "{singles:?}");
+        assert_eq!((bin_of(512), bin_of(8192), bin_of(8704)), (0, 32, 32));
+        assert!(bin_of(u64::MAX) < BINS);
+        for bits in 13..62 {
             let (size, step) = (1u64 << bits, (1u64 << bits) / 8);
             for eighth in 0..8 {
                 let low = size + eighth * step;
@@ -81,14 +86,12 @@ mod tests {
     #[test]
     fn members_are_found_in_order() {
         let mut set = BinSet::default();
-        let members = [0, 1, 63, 64, 200, 319, BINS - 1];
+        let members = [0, 1, 7, 63, 64, 200, 319, BINS - 1];
         members.iter().for_each(|&bin| set.insert(bin));
-        assert!(set.from(0).eq(members));
         for bin in 0..BINS {
-            assert_eq!(set.next(bin), members.into_iter().find(|&member| member >= bin));
+            assert_eq!(set.above(bin), members.into_iter().find(|&member| member > bin));
         }
-        assert_eq!(set.next(BINS), None);
         members.iter().for_each(|&bin| set.remove(bin));
-        assert_eq!(set.next(0), None);
+        assert_eq!(set.above(0), None);
     }
 }

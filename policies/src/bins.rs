@@ -1,31 +1,29 @@
-//! Bins: lists of free blocks of similar size, last in, first out. Knows no order of addresses; the
-//! lists are threaded through a table by id.
-use crate::bin_set::{BINS, BinSet, bin_of};
+//! Bins: the most recently freed block of the first bin of sizes that has a fit. Knows lists by size
+//! and the rule for new segments; rounds sizes only to 512 bytes.
 use crate::index::Index;
+use crate::size_lists::SizeLists;
 use crate::sizing::round_to_grain;
-use crate::{Band, BlockId, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
+use crate::{Band, Cut, FreeBlock, Freed, GRAIN, Place, Policy, Request, Sizing};
 
-/// Blocks looked at in one bin before the next larger one is tried. In a bin of larger sizes the
-/// first one fits unless the alignment is in the way.
+/// Blocks looked at among those of similar size, of which some may be too small, before a larger one
+/// is taken.
 const LOOKS: usize = 4;
-/// No block: the end of a list.
-const NONE: u32 = u32::MAX;
 
 /// Takes a free block of the smallest bin that fits, the one most recently put there, from its front.
 ///
 /// Finds a free block whenever one fits; which of similar size depends on what was freed last, so
-/// that ties do not go to the lower address. Every step takes constant time, except that all blocks
-/// of fitting bins are looked at before the answer is to grow.
+/// that ties do not go to the lower address. Every step takes constant time, except that before the
+/// answer is to grow, and for alignments over 512 bytes, all blocks of a bin are looked at.
 #[derive(Debug)]
 pub struct Bins {
     sizing: Sizing,
-    free: Lists,
+    free: SizeLists,
 }
 
 impl Bins {
     /// A policy with no free blocks.
     pub fn new(sizing: Sizing) -> Bins {
-        Bins { sizing, free: Lists::default() }
+        Bins { sizing, free: SizeLists::default() }
     }
 }
 
@@ -37,9 +35,14 @@ impl Policy for Bins {
 
     #[inline]
     fn place(&self, request: &Request) -> Place {
-        let found = self.free.find(request, LOOKS);
-        match found.or_else(|| self.free.find_thoroughly(request)) {
-            Some((block, skip)) => Place::Reuse { block, skip, take: request.size },
+        let Request { size, align, .. } = *request;
+        if align == GRAIN
+            && let Some(block) = self.free.newest(size, LOOKS)
+        {
+            return Place::Reuse { block, skip: 0, take: size };
+        }
+        match self.free.smallest(size, |block| block.fits(size, align)) {
+            Some(block) => Place::Reuse { block: block.id, skip: block.skip_to(align), take: size },
             None => self.sizing.grow(request),
         }
     }
@@ -56,114 +59,5 @@ impl Policy for Bins {
 
     fn released(&mut self, block: FreeBlock) {
         self.free.remove(&block);
-    }
-}
-
-/// One doubly linked list per bin.
-#[derive(Debug)]
-struct Lists {
-    /// By bin: the first block, or [`NONE`].
-    heads: [u32; BINS],
-    filled: BinSet,
-    /// By id. Stale for ids that are not free.
-    nodes: Vec<Node>,
-}
-
-#[derive(Clone, Copy, Debug, Default)]
-struct Node {
-    address: u64,
-    size: u64,
-    /// The neighbours in the list, or [`NONE`]; `previous` of a list's first block is not read.
-    previous: u32,
-    next: u32,
-}
-
-impl Default for Lists {
-    fn default() -> Self {
-        Lists { heads: [NONE; BINS], filled: BinSet::default(), nodes: Vec::new() }
-    }
-}
-
-impl Lists {
-    /// A fit, and the bytes to skip, among the first `looks` blocks of each bin that may have one.
-    #[inline]
-    fn find(&self, request: &Request, looks: usize) -> Option<(BlockId, u64)> {
-        for bin in self.filled.from(bin_of(request.size)) {
-            let mut id = self.heads[bin];
-            for _ in 0..looks {
-                let Some(node) = self.nodes.get(id as usize) else { break };
-                let block = FreeBlock {
-                    id: BlockId(id),
-                    address: node.address,
-                    offset: 0,
-                    size: node.size,
-                };
-                if block.fits(request.size, request.align) {
-                    return Some((block.id, block.skip_to(request.align)));
-                }
-                id = node.next;
-            }
-        }
-        None
-    }
-
-    #[cold]
-    fn find_thoroughly(&self, request: &Request) -> Option<(BlockId, u64)> {
-        self.find(request, usize::MAX)
-    }
-
-    #[inline]
-    fn link(&mut self, block: &FreeBlock, bin: usize) {
-        let id = block.id.0;
-        let next = std::mem::replace(&mut self.heads[bin], id);
-        if let Some(next) = self.nodes.get_mut(next as usize) {
-            next.previous = id;
-        }
-        let node = Node { address: block.address, size: block.size, previous: NONE, next };
-        self.nodes[id as usize] = node;
-        self.filled.insert(bin);
-    }
-
-    #[inline]
-    fn unlink(&mut self, id: BlockId, bin: usize) {
-        let Node { previous, next, .. } = self.nodes[id.index()];
-        if let Some(next) = self.nodes.get_mut(next as usize) {
-            next.previous = previous;
-        }
-        if self.heads[bin] != id.0 {
-            self.nodes[previous as usize].next = next;
-            return;
-        }
-        self.heads[bin] = next;
-        if next == NONE {
-            self.filled.remove(bin);
-        }
-    }
-}
-
-impl Index for Lists {
-    #[inline]
-    fn insert(&mut self, block: &FreeBlock) {
-        if block.id.index() >= self.nodes.len() {
-            self.nodes.resize(block.id.index() + 1, Node::default());
-        }
-        self.link(block, bin_of(block.size));
-    }
-
-    #[inline]
-    fn change(&mut self, old: &FreeBlock, new: &FreeBlock) {
-        let (from, to) = (bin_of(old.size), bin_of(new.size));
-        if from == to {
-            let node = &mut self.nodes[new.id.index()];
-            (node.address, node.size) = (new.address, new.size);
-        } else {
-            self.unlink(old.id, from);
-            self.link(new, to);
-        }
-    }
-
-    #[inline]
-    fn remove(&mut self, block: &FreeBlock) {
-        self.unlink(block.id, bin_of(block.size));
     }
 }

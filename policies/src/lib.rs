@@ -8,21 +8,27 @@ mod address_order;
 mod best_fit;
 mod bin_set;
 mod bins;
+mod buddy;
 mod first_fit;
 mod growth;
 mod index;
 mod never_cache;
-mod size_order;
+mod size_classes;
+mod size_lists;
 mod sizing;
 mod spec;
+mod two_ends;
 
 pub use best_fit::BestFit;
 pub use bins::Bins;
+pub use buddy::Buddy;
 pub use first_fit::FirstFit;
 pub use growth::Growth;
 pub use never_cache::NeverCache;
+pub use size_classes::SizeClasses;
 pub use sizing::Sizing;
 pub use spec::{NAMES, PolicySpec, SpecError};
+pub use two_ends::TwoEnds;
 
 /// A block's handle, dense from 0: ids of vanished blocks are given out again, so that a policy may
 /// keep what it knows of a block in a `Vec` indexed by id.

@@ -2,10 +2,13 @@
 //! no state of any.
 use std::fmt;
 
-use crate::{BestFit, Bins, FirstFit, NeverCache, Policy, SIZE_MAX, Sizing};
+use crate::{
+    BestFit, Bins, Buddy, FirstFit, NeverCache, Policy, SIZE_MAX, SizeClasses, Sizing, TwoEnds,
+};
 
 /// The names that [`PolicySpec::parse`] knows, the default first.
-pub const NAMES: &[&str] = &["first-fit", "best-fit", "bins", "never-cache"];
+pub const NAMES: &[&str] =
+    &["first-fit", "best-fit", "bins", "size-classes", "buddy", "two-ends", "never-cache"];
 
 /// A policy and its options: makes any number of equal instances.
 ///
@@ -15,6 +18,9 @@ pub const NAMES: &[&str] = &["first-fit", "best-fit", "bins", "never-cache"];
 /// - `grow`: the share of the reserved bytes that a new segment adds (default 0.1);
 /// - `floor`, `small-floor`: the least bytes of a new segment, and of one in the small band (defaults
 ///   20MiB and 2MiB).
+///
+/// `size-classes` also knows `steps`: the size classes per doubling, a power of two from 1 to 64
+/// (default 8).
 ///
 /// Bytes are written `512`, `64KiB`, `2MiB`, `1GiB` or `1TiB`.
 ///
@@ -31,6 +37,8 @@ pub const NAMES: &[&str] = &["first-fit", "best-fit", "bins", "never-cache"];
 pub struct PolicySpec {
     kind: Kind,
     sizing: Sizing,
+    /// Size classes per doubling, for the policy that has them.
+    steps: u32,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -38,15 +46,27 @@ enum Kind {
     FirstFit,
     BestFit,
     Bins,
+    SizeClasses,
+    Buddy,
+    TwoEnds,
     NeverCache,
 }
 
 /// Keys of every policy that keeps free blocks.
 const KEYS: &[&str] = &["small", "grow", "floor", "small-floor"];
+const KEYS_OF_CLASSES: &[&str] = &["small", "grow", "floor", "small-floor", "steps"];
 
 impl Kind {
     /// In the order of [`NAMES`].
-    const ALL: [Kind; NAMES.len()] = [Kind::FirstFit, Kind::BestFit, Kind::Bins, Kind::NeverCache];
+    const ALL: [Kind; NAMES.len()] = [
+        Kind::FirstFit,
+        Kind::BestFit,
+        Kind::Bins,
+        Kind::SizeClasses,
+        Kind::Buddy,
+        Kind::TwoEnds,
+        Kind::NeverCache,
+    ];
 
     fn name(self) -> &'static str {
         NAMES[self as usize]
@@ -55,6 +75,7 @@ impl Kind {
     fn keys(self) -> &'static [&'static str] {
         match self {
             Kind::NeverCache => &[],
+            Kind::SizeClasses => KEYS_OF_CLASSES,
             _ => KEYS,
         }
     }
@@ -96,6 +117,7 @@ impl PolicySpec {
             "small-floor" => {
                 self.sizing.growth.floor_small = parse_bytes(value).ok_or_else(wrong)?
             }
+            "steps" => self.steps = parse_steps(value).ok_or_else(wrong)?,
             _ => unreachable!("every key of a policy is set here"),
         }
         Ok(())
@@ -107,6 +129,9 @@ impl PolicySpec {
             Kind::FirstFit => Box::new(FirstFit::new(self.sizing)),
             Kind::BestFit => Box::new(BestFit::new(self.sizing)),
             Kind::Bins => Box::new(Bins::new(self.sizing)),
+            Kind::SizeClasses => Box::new(SizeClasses::new(self.sizing, self.steps)),
+            Kind::Buddy => Box::new(Buddy::new(self.sizing)),
+            Kind::TwoEnds => Box::new(TwoEnds::new(self.sizing)),
             Kind::NeverCache => Box::new(NeverCache),
         }
     }
@@ -123,6 +148,7 @@ impl PolicySpec {
             "grow" => write_share(self.sizing.growth.per_mille),
             "floor" => write_bytes(self.sizing.growth.floor),
             "small-floor" => write_bytes(self.sizing.growth.floor_small),
+            "steps" => self.steps.to_string(),
             _ => unreachable!("every key of a policy is written here"),
         }
     }
@@ -131,7 +157,7 @@ impl PolicySpec {
 /// First fit with its default options.
 impl Default for PolicySpec {
     fn default() -> Self {
-        PolicySpec { kind: Kind::FirstFit, sizing: Sizing::DEFAULT }
+        PolicySpec { kind: Kind::FirstFit, sizing: Sizing::DEFAULT, steps: SizeClasses::CLASSES }
     }
 }
 
@@ -198,6 +224,7 @@ impl fmt::Display for SpecError {
             }
             SpecError::Value { key, value } => {
                 let wanted = match *key {
+                    "steps" => "a power of two from 1 to 64",
                     "grow" => "a share of at most 100 with at most 3 decimals, such as 0.1",
                     _ => "a size of at most 4194304TiB, such as 512, 64KiB, 2MiB or 1GiB",
                 };
@@ -230,6 +257,11 @@ fn parse_share(text: &str) -> Option<u32> {
     let thousandths = parse_digits(decimals)? * [100, 10, 1].get(decimals.len() - 1)?;
     let share = parse_digits(whole).filter(|&whole| whole <= 100)? * 1000 + thousandths;
     (share <= 100_000).then_some(share as u32)
+}
+
+fn parse_steps(text: &str) -> Option<u32> {
+    let steps = u32::try_from(parse_digits(text)?).ok()?;
+    (steps.is_power_of_two() && steps <= SizeClasses::CLASSES_MAX).then_some(steps)
 }
 
 fn write_share(per_mille: u32) -> String {
@@ -309,6 +341,8 @@ mod tests {
              expected grow=a share of at most 100 with at most 3 decimals, such as 0.1"
         );
         assert!(error("first-fit:small").starts_with("option small cannot be ``: expected small="));
+        assert!(error("first-fit:steps=8").starts_with("unknown option"));
+        assert!(error("size-classes:steps=12").ends_with("steps=a power of two from 1 to 64"));
         assert!(error("first-fit:grow=1,grow=2").contains("given twice"));
     }
 }
