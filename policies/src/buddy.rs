@@ -107,7 +107,7 @@ mod tests {
         let run = FreeBlock { address: (1 << 30) + offset, offset, ..block(size) };
         policy.freed(&Freed { freed: run, before: None, after: None, result: run });
         let size = wanted * GRAIN;
-        match policy.place(&Request { size, align: GRAIN, reserved: 0, room: u64::MAX }) {
+        match policy.place(&Request::new(size, GRAIN)) {
             Place::Reuse { skip, .. } => Some(skip / GRAIN),
             Place::Grow { .. } => None,
         }

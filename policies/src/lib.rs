@@ -85,7 +85,7 @@ pub struct Band {
     /// The bytes to place: at least what was asked, a multiple of 512.
     pub size: u64,
     /// Whether a freed block of this size may wait in the front cache, unmerged, for the next
-    /// request of exactly this size.
+    /// request of exactly this size. The front cache sets limits of its own.
     pub front: bool,
 }
 
@@ -115,6 +115,14 @@ pub struct Request {
     pub room: u64,
     /// Whether the allocator is to hold little more than is in use, rather than to ask the driver rarely.
     pub frugal: bool,
+}
+
+impl Request {
+    /// A request with nothing known but its size and alignment, in bytes: unlimited room, no free
+    /// blocks, nothing reserved.
+    pub fn new(size: u64, align: u64) -> Request {
+        Request { size, align, reserved: 0, free: 0, room: u64::MAX, frugal: false }
+    }
 }
 
 /// Where a request goes.

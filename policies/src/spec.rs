@@ -14,10 +14,10 @@ pub const NAMES: &[&str] =
 ///
 /// Written `name` or `name:key=value,key=value`. Every policy but `never-cache` knows these keys:
 ///
-/// - `small`: the largest size of the small band in bytes, 0 for one band (default 1MiB);
-/// - `grow`: the share of the reserved bytes that a new segment adds (default 0.1);
+/// - `small`: the largest size of the small band in bytes, 0 for one band (default 0);
+/// - `grow`: the share of the reserved bytes that a new segment adds (default 0.125);
 /// - `floor`, `small-floor`: the least bytes of a new segment, and of one in the small band (defaults
-///   20MiB and 2MiB).
+///   32MiB and 2MiB).
 ///
 /// `size-classes` also knows `steps`: the size classes per doubling, a power of two from 1 to 64
 /// (default 8).
@@ -27,11 +27,11 @@ pub const NAMES: &[&str] =
 /// ```
 /// use aquifer_policies::{Place, Policy, PolicySpec, Request};
 ///
-/// let spec = PolicySpec::parse("first-fit:small=0,floor=32MiB").unwrap();
+/// let spec = PolicySpec::parse("first-fit:small=1MiB,floor=64MiB").unwrap();
 /// let policy = spec.build();
-/// let size = policy.band(1000).size;
-/// let request = Request { size, align: 512, reserved: 0, room: u64::MAX };
-/// assert_eq!(policy.place(&request), Place::Grow { bytes: 32 << 20 });
+/// let size = policy.band(2 << 20).size;
+/// let request = Request::new(size, 512);
+/// assert_eq!(policy.place(&request), Place::Grow { bytes: 64 << 20 });
 /// ```
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct PolicySpec {
@@ -293,12 +293,12 @@ mod tests {
 
     #[test]
     fn options_are_read_and_those_not_usual_written() {
-        let text = "first-fit: small=0, grow=0.25 ,floor=20MiB,small-floor=65536";
+        let text = "first-fit: small=1MiB, grow=0.25 ,floor=32MiB,small-floor=65536";
         let spec = PolicySpec::parse(text).unwrap();
-        assert_eq!(spec.sizing.small, 0);
-        let growth = Growth { per_mille: 250, floor: 20 << 20, floor_small: 64 << 10 };
+        assert_eq!(spec.sizing.small, 1 << 20);
+        let growth = Growth { per_mille: 250, floor: 32 << 20, floor_small: 64 << 10 };
         assert_eq!(spec.sizing.growth, growth);
-        assert_eq!(spec.to_string(), "first-fit:small=0,grow=0.25,small-floor=64KiB");
+        assert_eq!(spec.to_string(), "first-fit:small=1MiB,grow=0.25,small-floor=64KiB");
         assert_eq!(PolicySpec::parse(&spec.to_string()).unwrap(), spec);
     }
 

@@ -159,7 +159,7 @@ mod tests {
 
     /// Places a block in the only free block there is and answers how much was skipped.
     fn place(policy: &mut TwoEnds, free: &mut FreeBlock, id: u32, size: u64) -> u64 {
-        let request = Request { size, align: GRAIN, reserved: 0, room: u64::MAX };
+        let request = Request::new(size, GRAIN);
         let Place::Reuse { skip, .. } = policy.place(&request) else { panic!("there is room") };
         let taken = FreeBlock { id: BlockId(id), address: free.address + skip, size, ..*free };
         let rest = free.size - size;

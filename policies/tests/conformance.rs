@@ -91,7 +91,7 @@ fn run(spec: &PolicySpec, ops: &[Op]) -> Result<Vec<Place>, String> {
 }
 
 fn request(size: u64) -> Request {
-    Request { size, align: GRAIN, reserved: 0, room: u64::MAX }
+    Request::new(size, GRAIN)
 }
 
 proptest! {

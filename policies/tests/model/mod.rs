@@ -68,7 +68,8 @@ impl<P: Policy> Model<P> {
         sites: impl IntoIterator<Item = u64>,
     ) -> Result<Option<BlockId>, String> {
         let size = self.policy.band(size).size;
-        let request = Request { size, align, reserved: self.reserved(), room };
+        let reserved = self.reserved();
+        let request = Request { reserved, room, ..Request::new(size, align) };
         let mut place = self.ask(&request)?;
         if let Place::Grow { bytes } = place {
             let Some(segment) = self.grow(bytes, sites) else { return Ok(None) };
