@@ -109,6 +109,9 @@ fn only_the_start_of_a_live_range_can_be_freed() {
             assert_eq!(driver.free(wrong), Err(DriverError::UnknownAddress(wrong)));
         }
         assert_eq!(device.used_bytes(), 2 * unit);
+        device.launch(StreamId::default(), Work::unit()).unwrap();
+        assert_eq!(driver.free(1), Err(DriverError::UnknownAddress(1)));
+        assert_eq!(device.pending(), 1, "a free that fails does not wait");
         driver.free(address).unwrap();
         assert_eq!(driver.free(address), Err(DriverError::UnknownAddress(address)));
         assert_eq!(device.used_bytes(), 0);
@@ -218,7 +221,8 @@ fn destroyed_stream_is_unknown_but_its_work_completes() {
 
 #[test]
 fn calls_that_ask_or_change_memory_spoil_a_capture() {
-    let calls: [(Call, fn(&dyn Driver, u64, EventId) -> DriverError); 5] = [
+    type Make = fn(&dyn Driver, u64, EventId) -> DriverError;
+    let calls: [(Call, Make); 5] = [
         (Call::Allocate, |driver, _, _| driver.allocate(driver.granularity()).unwrap_err()),
         (Call::Free, |driver, address, _| driver.free(address).unwrap_err()),
         (Call::QueryEvent, |driver, _, event| driver.query_event(event).unwrap_err()),

@@ -19,16 +19,29 @@ fn device_with_bytes(builder: Builder) -> (Arc<Device>, u64) {
 
 #[derive(Clone, Debug)]
 enum Op {
-    Allocate { units: u64 },
-    Free { choice: usize },
-    OtherUse { units: u64 },
+    Allocate {
+        units: u64,
+    },
+    Free {
+        choice: usize,
+    },
+    /// Frees neighbours, so that holes join.
+    FreeRun {
+        choice: usize,
+        ranges: usize,
+    },
+    OtherUse {
+        units: u64,
+    },
 }
 
 fn ops() -> impl Strategy<Value = Vec<Op>> {
     let op = prop_oneof![
-        6 => (1u64..20).prop_map(|units| Op::Allocate { units }),
+        6 => prop_oneof![4 => 1u64..4, 1 => 1u64..300].prop_map(|units| Op::Allocate { units }),
         4 => any::<usize>().prop_map(|choice| Op::Free { choice }),
-        1 => (0u64..150).prop_map(|units| Op::OtherUse { units }),
+        1 => (any::<usize>(), 1usize..200)
+            .prop_map(|(choice, ranges)| Op::FreeRun { choice, ranges }),
+        1 => (0u64..2100).prop_map(|units| Op::OtherUse { units }),
     ];
     prop::collection::vec(op, 1..200)
 }
@@ -61,44 +74,88 @@ impl Model {
     }
 }
 
-proptest! {
-    #[test]
-    fn addresses_are_the_lowest_that_fit(ops in ops(), index in 0usize..3) {
-        let capacity = 200 * UNIT;
-        let sim = Sim::builder().devices(3).capacity(capacity).build().unwrap();
+/// A device and its model, made to do the same.
+struct Pair {
+    device: Arc<Device>,
+    model: Model,
+    start: u64,
+    peak: u64,
+}
+
+const CAPACITY: u64 = 2000 * UNIT;
+
+impl Pair {
+    /// With `comb` ranges and as many holes between them.
+    fn new(index: usize, comb: usize) -> Pair {
+        let sim = Sim::builder().devices(3).capacity(CAPACITY).build().unwrap();
         let device = sim.device(index).unwrap();
         let start = (index as u64 + 1) << 42;
-        let (mut model, mut peak) = (Model::default(), 0);
-        for op in ops {
-            match op {
-                Op::Allocate { units } => {
-                    let bytes = units * UNIT;
-                    let expected = model
-                        .allocate(start, capacity, bytes)
-                        .ok_or(DriverError::OutOfMemory { bytes });
-                    prop_assert_eq!(device.allocate(bytes), expected);
-                }
-                Op::Free { choice } if !model.live.is_empty() => {
-                    let span = model.live.remove(choice % model.live.len());
-                    prop_assert_eq!(device.free(span.address), Ok(()));
-                }
-                Op::Free { choice } => {
-                    let address = choice as u64;
-                    let unknown = Err(DriverError::UnknownAddress(address));
-                    prop_assert_eq!(device.free(address), unknown);
-                }
-                Op::OtherUse { units } => {
-                    model.other_use = units * UNIT;
-                    device.set_other_use(model.other_use);
+        let mut pair = Pair { device, model: Model::default(), start, peak: 0 };
+        (0..2 * comb).for_each(|_| pair.allocate(1).unwrap());
+        (0..comb).for_each(|choice| pair.free(choice).unwrap());
+        pair
+    }
+
+    fn allocate(&mut self, units: u64) -> Result<(), TestCaseError> {
+        let bytes = units * UNIT;
+        let expected = self.model.allocate(self.start, CAPACITY, bytes);
+        let expected = expected.ok_or(DriverError::OutOfMemory { bytes });
+        prop_assert_eq!(self.device.allocate(bytes), expected);
+        self.peak = self.peak.max(self.model.used());
+        Ok(())
+    }
+
+    fn free(&mut self, index: usize) -> Result<(), TestCaseError> {
+        let span = self.model.live.remove(index);
+        prop_assert_eq!(self.device.free(span.address), Ok(()));
+        Ok(())
+    }
+
+    fn apply(&mut self, op: &Op) -> Result<(), TestCaseError> {
+        let count = self.model.live.len().max(1);
+        match *op {
+            Op::Allocate { units } => self.allocate(units)?,
+            Op::Free { choice } | Op::FreeRun { choice, .. } if self.model.live.is_empty() => {
+                let address = choice as u64;
+                let unknown = Err(DriverError::UnknownAddress(address));
+                prop_assert_eq!(self.device.free(address), unknown);
+            }
+            Op::Free { choice } => self.free(choice % count)?,
+            Op::FreeRun { choice, ranges } => {
+                let first = choice % count;
+                for _ in 0..ranges.min(count - first) {
+                    self.free(first)?;
                 }
             }
-            peak = peak.max(model.used());
-            prop_assert_eq!(device.live_ranges(), model.live.clone());
-            prop_assert_eq!(device.used_bytes(), model.used());
-            prop_assert_eq!(device.peak_used_bytes(), peak);
-            let free = capacity.saturating_sub(model.used() + model.other_use);
-            prop_assert_eq!(device.memory_info().unwrap().free, free);
+            Op::OtherUse { units } => {
+                self.model.other_use = units * UNIT;
+                self.device.set_other_use(self.model.other_use);
+            }
         }
+        self.check()
+    }
+
+    fn check(&self) -> Result<(), TestCaseError> {
+        let used = self.model.used();
+        prop_assert_eq!(self.device.live_ranges(), self.model.live.clone());
+        prop_assert_eq!(self.device.used_bytes(), used);
+        prop_assert_eq!(self.device.peak_used_bytes(), self.peak);
+        let free = CAPACITY.saturating_sub(used + self.model.other_use);
+        prop_assert_eq!(self.device.memory_info().unwrap().free, free);
+        Ok(())
+    }
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #[test]
+    fn addresses_are_the_lowest_that_fit(
+        ops in ops(),
+        index in 0usize..3,
+        comb in prop_oneof![Just(0usize), 1usize..600],
+    ) {
+        let mut pair = Pair::new(index, comb);
+        ops.iter().try_for_each(|op| pair.apply(op))?;
     }
 }
 
@@ -194,11 +251,11 @@ fn device_without_bytes_has_none_to_read() {
 #[test]
 fn pointer_is_aligned_and_sees_what_is_written() {
     let (device, address) = device_with_bytes(Sim::builder());
-    let pointer = device.pointer(Span { address, bytes: UNIT }).unwrap();
-    assert_eq!(pointer.addr() % 4096, 0);
+    let pointer = device.pointer(Span { address: address + 7, bytes: 1 }).unwrap();
+    assert_eq!(pointer.addr() % 4096, 7);
     device.write(address + 7, &[42]).unwrap();
-    // SAFETY: the range of UNIT bytes is live and no one else touches it.
-    let byte = unsafe { *pointer.add(7) };
+    // SAFETY: the byte is in a live range and no one else touches it.
+    let byte = unsafe { *pointer };
     assert_eq!(byte, 42);
 }
 

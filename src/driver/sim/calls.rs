@@ -28,10 +28,9 @@ impl Driver for Device {
     fn free(&self, address: u64) -> Result<(), DriverError> {
         self.call(Call::Free, |state| {
             state.refuse_in_capture(Call::Free)?;
-            if !state.memory.is_start(address) {
-                return Err(DriverError::UnknownAddress(address));
-            }
-            if self.free_waits {
+            // An unknown address must not wait; without work the memory itself finds it unknown.
+            if self.free_waits && state.streams.pending() > 0 {
+                state.memory.require_start(address)?;
                 state.wait_for_all(Call::Free)?;
             }
             state.memory.free(address)

@@ -70,19 +70,7 @@ impl Device {
     /// # Errors
     /// [`SimError::UnknownStream`], [`SimError::CaptureInvalidated`].
     pub fn launch(&self, stream: StreamId, work: Work) -> Result<(), SimError> {
-        let state = &mut *self.lock();
-        let slot = state.slot(stream)?;
-        match state.captures.of(slot) {
-            Some(recording) if recording.spoiled => Err(SimError::CaptureInvalidated(stream)),
-            Some(recording) => {
-                recording.graph.work.push(work);
-                Ok(())
-            }
-            None => {
-                state.streams.launch(slot, work, &mut state.memory);
-                Ok(())
-            }
-        }
+        self.lock().launch(stream, work)
     }
 
     /// Queues all work of `graph` on `stream`, in the order in which it was recorded.
@@ -90,7 +78,8 @@ impl Device {
     /// # Errors
     /// As [`Device::launch`].
     pub fn launch_graph(&self, stream: StreamId, graph: &Graph) -> Result<(), SimError> {
-        graph.work.iter().try_for_each(|work| self.launch(stream, work.clone()))
+        let mut state = self.lock();
+        graph.work.iter().try_for_each(|work| state.launch(stream, work.clone()))
     }
 
     /// Completes one item that waits for nothing but the scheduler, chosen by the seed; false if there
@@ -286,5 +275,20 @@ impl Device {
 impl State {
     pub(super) fn slot(&self, stream: StreamId) -> Result<u32, SimError> {
         self.streams.slot(stream).ok_or(SimError::UnknownStream(stream))
+    }
+
+    fn launch(&mut self, stream: StreamId, work: Work) -> Result<(), SimError> {
+        let slot = self.slot(stream)?;
+        match self.captures.of(slot) {
+            Some(recording) if recording.spoiled => Err(SimError::CaptureInvalidated(stream)),
+            Some(recording) => {
+                recording.graph.work.push(work);
+                Ok(())
+            }
+            None => {
+                self.streams.launch(slot, work, &mut self.memory);
+                Ok(())
+            }
+        }
     }
 }

@@ -199,8 +199,9 @@ impl Memory {
         Ok(address)
     }
 
-    pub(super) fn is_start(&self, address: u64) -> bool {
-        self.live.contains_key(&address)
+    pub(super) fn require_start(&self, address: u64) -> Result<(), DriverError> {
+        let live = self.live.contains_key(&address);
+        live.then_some(()).ok_or(DriverError::UnknownAddress(address))
     }
 
     pub(super) fn free(&mut self, address: u64) -> Result<(), DriverError> {
