@@ -12,6 +12,7 @@ mod buddy;
 mod first_fit;
 mod growth;
 mod index;
+mod leaf;
 mod never_cache;
 mod size_classes;
 mod size_lists;

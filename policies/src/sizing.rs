@@ -2,8 +2,8 @@
 //! Knows two parameters, nothing of free blocks.
 use crate::{Band, GRAIN, Growth, Place, Request, SIZE_MAX};
 
-/// Largest size that may wait in the front cache, in bytes. Kept blocks of at most 1 MiB raised the
-/// memory in use by at most 0.3 % on the training traces measured.
+/// Largest size that may wait in the front cache, in bytes. With sizes up to 1 MiB, and all flushed
+/// before fresh memory is taken, at most 0.3 % more memory was in use on 40 recorded traces.
 const FRONT_MAX: u64 = 1 << 20;
 
 /// How sizes are parted into bands, and how segments grow.
