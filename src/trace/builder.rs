@@ -8,7 +8,7 @@ use super::op::{LabelIndex, Op, Packed, StreamIndex, ThreadIndex};
 use super::slots::{Live, Refused, Slots};
 use super::{BYTES_MAX, Trace, clean_label};
 
-/// A trace in the making.
+/// A trace in the making. A call that fails changes nothing.
 ///
 /// ```
 /// let mut builder = aquifer::trace::TraceBuilder::new();
@@ -69,7 +69,6 @@ impl TraceBuilder {
         if bytes > BYTES_MAX {
             return Err(Fault::TooLarge { field: "bytes", max: BYTES_MAX });
         }
-        let stream = self.stream(stream)?;
         let slot = match self.slots.insert(id, Live { bytes, line: self.line }) {
             Ok(slot) => slot,
             Err(Refused::Live(live)) => {
@@ -77,6 +76,13 @@ impl TraceBuilder {
             }
             Err(Refused::Full) => {
                 return Err(Fault::TooMany { things: "live blocks", max: u32::MAX.into() });
+            }
+        };
+        let stream = match self.stream(stream) {
+            Ok(stream) => stream,
+            Err(fault) => {
+                self.slots.remove(id);
+                return Err(fault);
             }
         };
         self.live_bytes += u128::from(bytes);

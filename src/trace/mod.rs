@@ -19,17 +19,24 @@
 
 mod builder;
 mod error;
+mod file;
+mod labels;
 mod lines;
 mod op;
 mod reader;
+mod ring;
 mod slots;
 mod source;
+mod writer;
 #[cfg(feature = "compress")]
 mod zstd;
 
 pub use builder::TraceBuilder;
 pub use error::{Fault, Packing, TraceError};
+pub use file::TraceFile;
 pub use op::{LabelIndex, Op, Slot, StreamIndex, ThreadIndex};
+pub use ring::{Block, TraceRing};
+pub use writer::TraceWriter;
 
 use op::Packed;
 use std::borrow::Cow;
