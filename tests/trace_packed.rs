@@ -120,7 +120,10 @@ fn packed_nothing_is_empty() {
 #[test]
 fn a_window_beyond_the_limit_is_refused() {
     // Descriptor 0: no single segment; window byte 0xb8: exponent 23, which is 8 GiB.
-    assert!(matches!(fault(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0xb8, 1, 0, 0]), Fault::Corrupt(..)));
+    let fault = fault(&[0x28, 0xb5, 0x2f, 0xfd, 0, 0xb8, 1, 0, 0]);
+    let expected = "damaged zstd data: a window of 8589934592 bytes, at most 8388608 are decoded: \
+                    compress without --ultra and --long";
+    assert_eq!(fault.to_string(), expected);
 }
 
 #[test]
@@ -134,4 +137,16 @@ fn a_bomb_is_refused() {
         bomb.push(byte);
     }
     assert!(matches!(fault(&bomb), Fault::Inflated { .. }));
+}
+
+#[test]
+fn files_of_the_usual_tools_are_read() {
+    let read = |name: &str| Trace::read(format!("fuzz/seeds/trace_reader/{name}")).unwrap();
+    let plain = read("verbs.trace");
+    for name in ["verbs.trace.gz", "verbs.trace.zst", "frames.trace.zst"] {
+        assert_eq!(read(name), plain, "{name}");
+    }
+    let joined = read("members.trace.gz");
+    assert_eq!(joined.len(), plain.len() + read("edges.trace").len());
+    assert_eq!(read("many.trace.zst").slots(), 6);
 }

@@ -91,7 +91,9 @@ proptest! {
     }
 
     #[test]
-    fn no_near_trace_makes_the_reader_panic(text in "([afrset#] ?[0-9]{0,3} [0-9]{0,21}( [0-9])?\r?\n?){0,20}") {
+    fn no_near_trace_makes_the_reader_panic(
+        text in "([afrset#] ?[0-9]{0,3} [0-9]{0,21}( [0-9])?\r?\n?){0,20}",
+    ) {
         if let Ok(trace) = Trace::parse(text.as_bytes()) {
             prop_assert_eq!(Trace::parse(&write(&trace)[..]).unwrap(), trace);
         }
