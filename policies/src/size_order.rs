@@ -6,12 +6,12 @@
 use std::collections::BTreeMap;
 
 use crate::FreeBlock;
-use crate::bin_set::{BINS, bin_of};
+use crate::bin_set::{BINS, BinSet, bin_of};
 use crate::index::Index;
 use crate::size_lists::SizeLists;
 
 /// The most blocks in one list.
-const LIST_MAX: u8 = 32;
+const LIST_MAX: u32 = 32;
 
 /// Free blocks by size, then address.
 ///
@@ -20,16 +20,28 @@ const LIST_MAX: u8 = 32;
 #[derive(Clone, Debug)]
 pub(crate) struct SizeOrder {
     lists: SizeLists,
-    /// By bin.
-    list_lens: [u8; BINS],
+    /// By bin: how many blocks lie in its list, and how many in `rest`.
+    lens: [Lens; BINS],
     /// The blocks that found their list full, by size and address.
     rest: BTreeMap<(u64, u64), FreeBlock>,
+    /// The bins of the blocks in `rest`.
+    rest_bins: BinSet,
+}
+
+#[derive(Clone, Copy, Debug, Default)]
+struct Lens {
+    list: u32,
+    rest: u32,
 }
 
 impl Default for SizeOrder {
     fn default() -> Self {
-        let (lists, rest) = (SizeLists::default(), BTreeMap::new());
-        SizeOrder { lists, list_lens: [0; BINS], rest }
+        SizeOrder {
+            lists: SizeLists::default(),
+            lens: [Lens::default(); BINS],
+            rest: BTreeMap::new(),
+            rest_bins: BinSet::default(),
+        }
     }
 }
 
@@ -42,7 +54,11 @@ impl SizeOrder {
         fits: impl Fn(&FreeBlock) -> bool,
     ) -> Option<FreeBlock> {
         let listed = self.lists.smallest(size, &fits);
-        if self.rest.is_empty() { listed } else { self.smaller_of_rest(listed, size, fits) }
+        let (own, last) = (bin_of(size), listed.map_or(BINS, |block| bin_of(block.size)));
+        if self.lens[own].rest > 0 || self.rest_bins.above(own).is_some_and(|bin| bin <= last) {
+            return self.smaller_of_rest(listed, size, fits);
+        }
+        listed
     }
 
     #[inline(never)]
@@ -67,26 +83,42 @@ impl SizeOrder {
     }
 
     #[inline(never)]
-    fn take_rest(&mut self, block: &FreeBlock) -> bool {
-        self.rest.remove(&(block.size, block.address)).is_some()
+    fn insert_rest(&mut self, block: &FreeBlock) {
+        let bin = bin_of(block.size);
+        self.rest.insert((block.size, block.address), *block);
+        self.lens[bin].rest += 1;
+        self.rest_bins.insert(bin);
+    }
+
+    /// Whether the block was in `rest` and no longer is.
+    #[inline(never)]
+    fn remove_rest(&mut self, block: &FreeBlock) -> bool {
+        let found = self.rest.remove(&(block.size, block.address)).is_some();
+        let bin = bin_of(block.size);
+        self.lens[bin].rest -= u32::from(found);
+        if self.lens[bin].rest == 0 {
+            self.rest_bins.remove(bin);
+        }
+        found
     }
 }
 
 impl Index for SizeOrder {
     #[inline]
     fn insert(&mut self, block: &FreeBlock) {
-        let len = &mut self.list_lens[bin_of(block.size)];
+        let len = &mut self.lens[bin_of(block.size)].list;
         if *len < LIST_MAX {
             *len += 1;
             self.lists.insert(block);
         } else {
-            self.rest.insert((block.size, block.address), *block);
+            self.insert_rest(block);
         }
     }
 
     #[inline]
     fn change(&mut self, old: &FreeBlock, new: &FreeBlock) {
-        if self.rest.is_empty() && bin_of(old.size) == bin_of(new.size) {
+        let bin = bin_of(old.size);
+        if self.lens[bin].rest == 0 && bin == bin_of(new.size) {
             self.lists.change(old, new);
         } else {
             self.move_block(old, new);
@@ -95,8 +127,9 @@ impl Index for SizeOrder {
 
     #[inline]
     fn remove(&mut self, block: &FreeBlock) {
-        if self.rest.is_empty() || !self.take_rest(block) {
-            self.list_lens[bin_of(block.size)] -= 1;
+        let bin = bin_of(block.size);
+        if self.lens[bin].rest == 0 || !self.remove_rest(block) {
+            self.lens[bin].list -= 1;
             self.lists.remove(block);
         }
     }
