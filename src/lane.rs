@@ -288,7 +288,7 @@ pub(crate) fn place(
     if let Some(entry) = &mut books.bands[band as usize] {
         entry.policy.taken(&cut);
     }
-    Ok(Some(cut.taken))
+    Ok(Some(cut.taken()))
 }
 
 /// Puts a block that is nobody's into the heap. Some(detached) where its segment is idle and the policy

@@ -1,4 +1,4 @@
-//! Free blocks in order of address, searched for the first that is large enough. Knows
+//! Free blocks in order of address, searched for the first or the last that is large enough. Knows
 //! no policy and no segment: only disjoint ranges with ids.
 //!
 //! Blocks lie in leaves of up to 32, unordered inside a leaf, so that a search compares 32 sizes with
@@ -6,45 +6,31 @@
 //! cover. Per leaf there is an upper bound of its largest block; only a search that fails in the leaf
 //! mends it, so that shrinking a block costs nothing.
 //!
-//! Leaves hold numbers of 32 bits. Addresses are therefore taken within windows of 32 GiB that no
-//! leaf crosses, and sizes stop at 1 TiB: blocks of 512 GiB and more are also kept in a list of their
-//! own, where requests of that size are looked up exactly.
-use std::cell::Cell;
-
+//! Blocks of 512 GiB and more are also kept in a list of their own, where requests of that size are
+//! looked up exactly: leaves say no more than "1 TiB or more".
 use crate::index::Index;
+use crate::leaf::{LEAF_BLOCKS, Leaf, Need, WINDOW, grains};
 use crate::{BlockId, FreeBlock, GRAIN};
 
-/// Blocks per leaf.
-const LEAF_BLOCKS: usize = 32;
-/// Bits of a slot number.
-const SLOT_BITS: u32 = 5;
-/// Slots compared in one step of a scan: two vectors of 128 bits.
-const LANES: usize = 8;
-/// Bits of an address within its window, in grains: 32 GiB.
-const WINDOW_BITS: u32 = 31 - SLOT_BITS;
-/// Grains of a window.
-const WINDOW: u64 = 1 << WINDOW_BITS;
 /// Sizes from here on are looked up in `giants`, in bytes. Half of what a leaf can say, so that a
-/// smaller size plus any alignment stays within 31 bits of grains.
+/// smaller size plus any alignment stays within it.
 const GIANT: u64 = (1 << 30) * GRAIN;
-/// Up to this many blocks are compared one by one: a vector read of a slot that was just written
-/// waits until the write has left the store buffer.
-const FEW: u32 = 3;
 /// A leaf with fewer blocks is merged with a neighbour...
-const SPARSE: u32 = LEAF_BLOCKS as u32 / 4;
+const SPARSE: usize = LEAF_BLOCKS / 4;
 /// ...if both together have at most this many, which leaves room before the next split.
-const MERGED_MAX: u32 = LEAF_BLOCKS as u32 * 3 / 4;
+const MERGED_MAX: usize = LEAF_BLOCKS * 3 / 4;
 
 /// Free blocks by address.
 ///
-/// Finding the lowest that fits takes one look at a bound per leaf and one scan per leaf
-/// that may hold a fit. Updates take constant time except where a leaf is split or merged.
+/// Finding the lowest or highest that fits takes one look at a bound per leaf and one scan per leaf
+/// that may hold a fit. Updates take constant time except where a leaf is found, split or merged.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct AddressOrder {
     leaves: Vec<Leaf>,
     /// Leaves not in use.
     spare: Vec<u32>,
-    /// The leaves in use by ascending address, and the first grain that each covers.
+    /// The leaves in use by ascending address, and the first grain that each covers. The leaves of a
+    /// window together cover all of it.
     order: Vec<u32>,
     lows: Vec<u64>,
     /// Where each block is, by id. Stale for ids that are not free.
@@ -67,41 +53,14 @@ struct Entry {
     slot: u32,
 }
 
-/// What a block must have, in grains.
-#[derive(Clone, Copy)]
-struct Need {
-    size: i32,
-    /// The alignment less one.
-    mask: i32,
-}
-
-/// Up to [`LEAF_BLOCKS`] blocks, in no order, whose starts lie in `low..high` (in grains), a part of
-/// one window. The leaves of a window cover all of it.
-#[derive(Clone, Debug)]
-struct Leaf {
-    /// Grains, at most `i32::MAX`; 0 beyond `len`, so that empty slots never fit.
-    sizes: [i32; LEAF_BLOCKS],
-    /// Sign bit, then the start within the window in grains, then the slot: negative numbers whose
-    /// order is that of the addresses, and whose minimum names its slot.
-    keys: [i32; LEAF_BLOCKS],
-    ids: [BlockId; LEAF_BLOCKS],
-    /// At least the largest size in here.
-    bound: Cell<i32>,
-    len: u32,
-    /// Index of this leaf in `order`.
-    position: u32,
-    low: u64,
-    high: u64,
-}
-
 impl AddressOrder {
     /// The lowest block that holds `size` bytes at a multiple of `align`, both at least 512.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn lowest(&self, size: u64, align: u64) -> Option<Spot> {
         if align > GRAIN || size >= GIANT {
             return self.lowest_aligned(size, align);
         }
-        let need = Need::new(size, align);
+        let need = Need::new(size, GRAIN);
         let id = self.first(need, self.order.iter(), Leaf::lowest::<false>)?;
         Some(Spot { id, skip: 0 })
     }
@@ -132,19 +91,6 @@ impl AddressOrder {
         Some(Spot { id: block.id, skip: start - block.address })
     }
 
-    /// The free block of an id. Its offset is not known here and stays 0.
-    fn block(&self, id: BlockId) -> FreeBlock {
-        let Entry { leaf, slot } = self.entries[id.index()];
-        let leaf = &self.leaves[leaf as usize];
-        let start = (leaf.low & !(WINDOW - 1)) | u64::from(start_of(leaf.keys[slot as usize]));
-        let mut size = leaf.sizes[slot as usize] as u64 * GRAIN;
-        if size >= GIANT {
-            let giant = self.giants.iter().find(|block| block.id == id);
-            size = giant.expect("a block of at least GIANT bytes is listed").size;
-        }
-        FreeBlock { id, address: start * GRAIN, offset: 0, size }
-    }
-
     /// The block that `scan` picks from the first leaf of `order` that has a fit.
     #[inline]
     fn first<'a>(
@@ -155,24 +101,33 @@ impl AddressOrder {
     ) -> Option<BlockId> {
         for &leaf in order {
             let leaf = &self.leaves[leaf as usize];
-            if leaf.bound.get() < need.size {
-                continue;
+            if leaf.may_fit(need) {
+                if let Some(id) = scan(leaf, need) {
+                    return Some(id);
+                }
+                leaf.mend();
             }
-            if let Some(id) = scan(leaf, need) {
-                return Some(id);
-            }
-            leaf.mend();
         }
         None
     }
 
+    /// The free block of an id. Its offset is not known here and stays 0.
+    fn block(&self, id: BlockId) -> FreeBlock {
+        let Entry { leaf, slot } = self.entries[id.index()];
+        let (_, start, size) = self.leaves[leaf as usize].block(slot as usize);
+        let mut size = size as u64 * GRAIN;
+        if size >= GIANT {
+            let giant = self.giants.iter().find(|block| block.id == id);
+            size = giant.expect("a block of at least GIANT bytes is listed").size;
+        }
+        FreeBlock { id, address: start * GRAIN, offset: 0, size }
+    }
+
     /// Forgets empty leaves. Called when a segment leaves, so that windows without segments cost
-    /// nothing; between, an empty leaf is kept for the next block.
+    /// nothing; between, the only leaf of a window is kept empty for its next block.
     pub(crate) fn prune(&mut self) {
         for position in (0..self.order.len()).rev() {
-            let leaf = &self.leaves[self.order[position] as usize];
-            let (low, high) = (leaf.low, leaf.high);
-            if leaf.len == 0 && low % WINDOW == 0 && high % WINDOW == 0 {
+            if self.leaf_at(position).len() == 0 {
                 self.close(position);
             }
         }
@@ -181,16 +136,12 @@ impl AddressOrder {
     /// The leaf that covers a start, with room for a block.
     fn leaf_for(&mut self, start: u64) -> u32 {
         let after = self.lows.partition_point(|&low| low <= start);
-        if after > 0 {
+        if after > 0 && self.leaf_at(after - 1).covers(start) {
             let leaf = self.order[after - 1];
-            if self.leaves[leaf as usize].covers(start) {
-                if (self.leaves[leaf as usize].len as usize) < LEAF_BLOCKS {
-                    return leaf;
-                }
-                return self.split(leaf, start);
-            }
+            let full = self.leaves[leaf as usize].len() == LEAF_BLOCKS;
+            return if full { self.split(leaf, start) } else { leaf };
         }
-        let low = start & !(WINDOW - 1);
+        let low = start / WINDOW * WINDOW;
         self.open(after, low, low + WINDOW)
     }
 
@@ -198,35 +149,28 @@ impl AddressOrder {
     #[cold]
     fn split(&mut self, leaf: u32, start: u64) -> u32 {
         let full = self.leaves[leaf as usize].clone();
-        let mut keys = full.keys;
-        keys.sort_unstable();
-        let middle = start_of(keys[LEAF_BLOCKS / 2]);
-        let border = (full.low & !(WINDOW - 1)) | u64::from(middle);
-        let upper = self.open(full.position as usize + 1, border, full.high);
-        self.leaves[leaf as usize].high = border;
-        self.leaves[leaf as usize].clear();
+        let (position, border) = (full.position, full.middle());
+        self.leaves[leaf as usize] = Leaf::empty(full.low, border);
+        self.leaves[leaf as usize].position = position;
+        let upper = self.open(position as usize + 1, border, full.high);
         for slot in 0..LEAF_BLOCKS {
-            let start = start_of(full.keys[slot]);
-            let target = if start < middle { leaf } else { upper };
-            self.put(target, full.ids[slot], start, full.sizes[slot]);
+            let (id, start, size) = full.block(slot);
+            self.put(if start < border { leaf } else { upper }, id, start, size);
         }
         if start < border { leaf } else { upper }
     }
 
-    /// Merges a sparse leaf with a neighbour in the same window, if both fit in one with room left.
+    /// Merges a sparse leaf with a neighbour in the same window, if both fit in one with room left. An
+    /// empty leaf always merges, so that no window has one among others.
     fn join(&mut self, leaf: u32) {
-        let Leaf { position, low, high, len, .. } = self.leaves[leaf as usize];
-        let position = position as usize;
-        let joins = |other: &Leaf| len == 0 || len + other.len <= MERGED_MAX;
-        if position > 0 && low % WINDOW != 0 && joins(self.leaf_at(position - 1)) {
+        let leaf = &self.leaves[leaf as usize];
+        let position = leaf.position as usize;
+        let joins = |other: &Leaf| leaf.len() == 0 || leaf.len() + other.len() <= MERGED_MAX;
+        if !leaf.low.is_multiple_of(WINDOW) && joins(self.leaf_at(position - 1)) {
             self.pour(position, position - 1);
-        } else if high % WINDOW != 0 && joins(self.leaf_at(position + 1)) {
+        } else if !leaf.high.is_multiple_of(WINDOW) && joins(self.leaf_at(position + 1)) {
             self.pour(position, position + 1);
         }
-    }
-
-    fn leaf_at(&self, position: usize) -> &Leaf {
-        &self.leaves[self.order[position] as usize]
     }
 
     /// Moves all blocks of one leaf to its neighbour, which then covers both ranges.
@@ -237,10 +181,16 @@ impl AddressOrder {
         leaf.low = leaf.low.min(source.low);
         leaf.high = leaf.high.max(source.high);
         self.lows[to] = leaf.low;
-        for slot in 0..source.len as usize {
-            self.put(target, source.ids[slot], start_of(source.keys[slot]), source.sizes[slot]);
+        for slot in 0..source.len() {
+            let (id, start, size) = source.block(slot);
+            self.put(target, id, start, size);
         }
         self.close(from);
+    }
+
+    #[inline]
+    fn leaf_at(&self, position: usize) -> &Leaf {
+        &self.leaves[self.order[position] as usize]
     }
 
     /// An empty leaf for `low..high` at a position in the order.
@@ -273,13 +223,14 @@ impl AddressOrder {
 
     /// Adds a block to a leaf that has room.
     #[inline]
-    fn put(&mut self, leaf: u32, id: BlockId, start: u32, size: i32) {
-        let target = &mut self.leaves[leaf as usize];
-        let slot = target.len;
-        target.len += 1;
-        target.ids[slot as usize] = id;
-        target.set(slot, start, size);
+    fn put(&mut self, leaf: u32, id: BlockId, start: u64, size: i32) {
+        let slot = self.leaves[leaf as usize].push(id, start, size);
         self.entries[id.index()] = Entry { leaf, slot };
+    }
+
+    #[cold]
+    fn make_entries(&mut self, id: BlockId) {
+        self.entries.resize(id.index() + 1, Entry::default());
     }
 
     #[inline(never)]
@@ -293,14 +244,14 @@ impl Index for AddressOrder {
     #[inline]
     fn insert(&mut self, block: &FreeBlock) {
         if block.id.index() >= self.entries.len() {
-            self.entries.resize(block.id.index() + 1, Entry::default());
+            self.make_entries(block.id);
         }
         if block.size >= GIANT {
             self.giants.push(*block);
         }
         let start = block.address / GRAIN;
         let leaf = self.leaf_for(start);
-        self.put(leaf, block.id, in_window(start), grains(block.size));
+        self.put(leaf, block.id, start, grains(block.size));
     }
 
     #[inline]
@@ -309,7 +260,7 @@ impl Index for AddressOrder {
         let Entry { leaf, slot } = self.entries[new.id.index()];
         let leaf = &mut self.leaves[leaf as usize];
         if leaf.covers(start) && (old.size | new.size) < GIANT {
-            leaf.set(slot, in_window(start), (new.size / GRAIN) as i32);
+            leaf.set(slot, start, (new.size / GRAIN) as i32);
         } else {
             self.move_block(old, new);
         }
@@ -321,142 +272,105 @@ impl Index for AddressOrder {
         }
         let Entry { leaf: index, slot } = self.entries[block.id.index()];
         let leaf = &mut self.leaves[index as usize];
-        leaf.len -= 1;
-        let last = leaf.len as usize % LEAF_BLOCKS;
-        let moved = leaf.ids[last];
-        leaf.ids[slot as usize] = moved;
-        leaf.set(slot, start_of(leaf.keys[last]), leaf.sizes[last]);
-        leaf.sizes[last] = 0;
-        let len = leaf.len;
+        let moved = leaf.remove(slot);
+        let sparse = leaf.len() < SPARSE;
         self.entries[moved.index()].slot = slot;
-        if len < SPARSE && self.order.len() > 1 {
+        if sparse && self.order.len() > 1 {
             self.join(index);
         }
     }
 }
 
-impl Leaf {
-    fn empty(low: u64, high: u64) -> Leaf {
-        Leaf {
-            sizes: [0; LEAF_BLOCKS],
-            keys: [0; LEAF_BLOCKS],
-            ids: [BlockId(0); LEAF_BLOCKS],
-            bound: Cell::new(0),
-            len: 0,
-            position: 0,
-            low,
-            high,
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Checks what the search relies on, and both ends of the order against a plain scan.
+    fn check(order: &AddressOrder, blocks: &[FreeBlock], size: u64, align: u64) {
+        let mut count = 0;
+        for position in 0..order.order.len() {
+            let leaf = order.leaf_at(position);
+            assert_eq!((leaf.position as usize, leaf.low), (position, order.lows[position]));
+            let next = order.lows.get(position + 1).copied();
+            let ends = leaf.high.is_multiple_of(WINDOW);
+            assert!(if ends {
+                next.is_none_or(|low| leaf.high <= low)
+            } else {
+                next == Some(leaf.high)
+            });
+            assert!(leaf.len() > 0 || (ends && leaf.low.is_multiple_of(WINDOW)));
+            for slot in 0..leaf.len() {
+                let (id, start, _) = leaf.block(slot);
+                assert!(leaf.covers(start) && order.block(id).address == start * GRAIN);
+            }
+            count += leaf.len();
+        }
+        assert_eq!(count, blocks.len());
+        let fits = || blocks.iter().filter(|block| block.fits(size, align));
+        let lowest = fits().min_by_key(|block| block.address);
+        let found = order.lowest(size, align);
+        assert_eq!(found, lowest.map(|b| Spot { id: b.id, skip: b.skip_to(align) }));
+        let highest = fits().max_by_key(|block| block.address);
+        let found = order.highest(size, align);
+        assert_eq!(found.map(|spot| spot.id), highest.map(|block| block.id));
+        if let (Some(spot), Some(block)) = (found, highest) {
+            let rest = block.size - size - spot.skip;
+            assert!(rest < align && (block.address + spot.skip).is_multiple_of(align));
         }
     }
 
-    #[inline]
-    fn covers(&self, start: u64) -> bool {
-        start.wrapping_sub(self.low) < self.high - self.low
-    }
-
-    #[inline]
-    fn set(&mut self, slot: u32, start: u32, size: i32) {
-        let index = slot as usize % LEAF_BLOCKS;
-        self.sizes[index] = size;
-        self.keys[index] = key(start, slot);
-        let bound = self.bound.get_mut();
-        *bound = size.max(*bound);
-    }
-
-    fn clear(&mut self) {
-        self.len = 0;
-        self.sizes = [0; LEAF_BLOCKS];
-        self.bound.set(0);
-    }
-
-    /// Makes the bound exact.
-    fn mend(&self) {
-        self.bound.set(self.sizes.into_iter().fold(0, i32::max));
-    }
-
-    /// The lowest block that fits. Written for the compiler to turn into vector instructions: no
-    /// branch, whole steps of [`LANES`] slots.
-    #[inline]
-    fn lowest<const ALIGNED: bool>(&self, need: Need) -> Option<BlockId> {
-        let key_of = |size, key| if need.met::<ALIGNED>(size, key) { key } else { 0 };
-        let mut best = 0;
-        if self.len <= FEW {
-            for slot in 0..self.len.min(FEW) as usize {
-                best = best.min(key_of(self.sizes[slot], self.keys[slot]));
-            }
-        } else {
-            let mut bests = [0; LANES];
-            for (sizes, keys) in self.steps() {
-                for lane in 0..LANES {
-                    bests[lane] = bests[lane].min(key_of(sizes[lane], keys[lane]));
+    #[test]
+    fn leaves_split_and_merge_and_both_ends_are_found() {
+        let mut order = AddressOrder::default();
+        let mut blocks: Vec<FreeBlock> = vec![];
+        let mut state = 1u64;
+        let mut below = |limit: u64| {
+            state = state.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (state >> 33) % limit
+        };
+        for round in 0..6000u64 {
+            let growing = round % 2000 < 1000;
+            // Cells of 256 MiB over 3 windows and, far above, one more: each holds at most one block.
+            let cell = [below(300), below(300) + (1 << 30)][(below(4) / 3) as usize];
+            let found = blocks.iter().position(|block| block.address >> 28 == cell);
+            let start = (cell << 28) + below(1000) * GRAIN;
+            let size = GRAIN << below(18);
+            match found {
+                None if growing => {
+                    let id = (0..).map(BlockId).find(|&id| blocks.iter().all(|b| b.id != id));
+                    let block = FreeBlock { id: id.unwrap(), address: start, offset: 0, size };
+                    order.insert(&block);
+                    blocks.push(block);
                 }
+                Some(at) if growing => {
+                    let new = FreeBlock { address: start, size, ..blocks[at] };
+                    order.change(&blocks[at], &new);
+                    blocks[at] = new;
+                }
+                Some(at) => order.remove(&blocks.swap_remove(at)),
+                None => {}
             }
-            best = bests.into_iter().fold(0, i32::min);
+            check(&order, &blocks, GRAIN << below(18), GRAIN << below(13));
         }
-        (best < 0).then(|| self.ids[slot_of(best)])
-    }
-
-    /// The highest block that fits.
-    fn highest(&self, need: Need) -> Option<BlockId> {
-        let mut bests = [-1; LANES];
-        for (sizes, keys) in self.steps() {
-            for lane in 0..LANES {
-                let fits = need.met::<true>(sizes[lane], keys[lane]);
-                bests[lane] = bests[lane].max(if fits { keys[lane] & i32::MAX } else { -1 });
-            }
+        for block in blocks {
+            order.remove(&block);
         }
-        let best = bests.into_iter().fold(-1, i32::max);
-        (best >= 0).then(|| self.ids[slot_of(best)])
+        order.prune();
+        check(&order, &[], GRAIN, GRAIN);
+        assert!(order.order.is_empty() && order.giants.is_empty());
     }
 
-    /// Sizes and keys, [`LANES`] at a time, as far as the leaf is filled.
-    #[inline]
-    fn steps(&self) -> impl Iterator<Item = (&[i32; LANES], &[i32; LANES])> {
-        let (sizes, keys) = (self.sizes.as_chunks().0, self.keys.as_chunks().0);
-        sizes.iter().zip(keys).take((self.len as usize).div_ceil(LANES))
-    }
-}
-
-impl Need {
-    #[inline]
-    fn new(size: u64, align: u64) -> Need {
-        debug_assert!(align.is_power_of_two() && align <= GIANT);
-        Need { size: grains(size.max(GRAIN)), mask: (align / GRAIN).max(1) as i32 - 1 }
-    }
-
-    #[inline]
-    fn met<const ALIGNED: bool>(self, size: i32, key: i32) -> bool {
-        if ALIGNED {
-            let skip = (key >> SLOT_BITS).wrapping_neg() & self.mask;
-            size >= self.size + skip
-        } else {
-            size >= self.size
+    #[test]
+    fn a_block_that_leaves_the_stretch_of_its_leaf_moves() {
+        let mut order = AddressOrder::default();
+        let block = |id, address| FreeBlock { id: BlockId(id), address, offset: 0, size: 4096 };
+        let mut blocks: Vec<_> = (0..64).map(|id| block(id, u64::from(id) << 20)).collect();
+        blocks.iter().for_each(|block| order.insert(block));
+        for address in [(31 << 20) + 8192, (33 << 20) + 8192, 8192, 40 << 30, 70 << 30] {
+            let new = block(31, address);
+            order.change(&blocks[31], &new);
+            blocks[31] = new;
+            check(&order, &blocks, 4096, GRAIN);
         }
     }
-}
-
-#[inline]
-fn key(start: u32, slot: u32) -> i32 {
-    (1 << 31 | start << SLOT_BITS | slot) as i32
-}
-
-#[inline]
-fn slot_of(key: i32) -> usize {
-    key as usize % LEAF_BLOCKS
-}
-
-/// The start within the window, in grains.
-#[inline]
-fn start_of(key: i32) -> u32 {
-    (key & i32::MAX) as u32 >> SLOT_BITS
-}
-
-#[inline]
-fn in_window(start: u64) -> u32 {
-    (start % WINDOW) as u32
-}
-
-#[inline]
-fn grains(size: u64) -> i32 {
-    i32::try_from(size / GRAIN).unwrap_or(i32::MAX)
 }

@@ -105,7 +105,7 @@ mod tests {
             |grains| FreeBlock { id: BlockId(0), address: 0, offset: 0, size: grains * GRAIN };
         let offset = offset * GRAIN;
         let run = FreeBlock { address: (1 << 30) + offset, offset, ..block(size) };
-        policy.freed(&Freed { freed: run, before: None, after: None, result: run });
+        policy.freed(&Freed::alone(run));
         let size = wanted * GRAIN;
         match policy.place(&Request::new(size, GRAIN)) {
             Place::Reuse { skip, .. } => Some(skip / GRAIN),

@@ -16,26 +16,28 @@ pub(crate) trait Index {
     /// Follows [`Policy::taken`](crate::Policy::taken).
     #[inline]
     fn cut(&mut self, cut: &Cut) {
-        let front = cut.front.as_ref();
-        match cut.tail.as_ref().or(front) {
-            Some(heir) => self.change(&cut.from, heir),
-            None => self.remove(&cut.from),
-        }
-        if let (Some(front), Some(_)) = (front, &cut.tail) {
-            self.insert(front);
+        match (cut.tail(), cut.front()) {
+            (Some(tail), None) => self.change(&cut.from, &tail),
+            (None, None) => self.remove(&cut.from),
+            (None, Some(front)) => self.change(&cut.from, &front),
+            (Some(tail), Some(front)) => {
+                self.change(&cut.from, &tail);
+                self.insert(&front);
+            }
         }
     }
 
     /// Follows [`Policy::freed`](crate::Policy::freed).
     #[inline]
     fn merge(&mut self, freed: &Freed) {
-        let before = freed.before.as_ref();
-        if let (Some(before), Some(_)) = (before, &freed.after) {
-            self.remove(before);
-        }
-        match freed.after.as_ref().or(before) {
-            Some(old) => self.change(old, &freed.result),
-            None => self.insert(&freed.result),
+        match (freed.after(), freed.before()) {
+            (Some(after), None) => self.change(&after, &freed.result),
+            (None, None) => self.insert(&freed.result),
+            (None, Some(before)) => self.change(&before, &freed.result),
+            (Some(after), Some(before)) => {
+                self.remove(&before);
+                self.change(&after, &freed.result);
+            }
         }
     }
 }

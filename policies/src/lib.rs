@@ -12,6 +12,7 @@ mod buddy;
 mod first_fit;
 mod growth;
 mod index;
+mod leaf;
 mod never_cache;
 mod size_classes;
 mod size_lists;
@@ -61,6 +62,12 @@ impl FreeBlock {
     #[inline]
     pub fn end(&self) -> u64 {
         self.address + self.size
+    }
+
+    /// The `size` bytes that begin `ahead` bytes in, as block `id`.
+    #[inline]
+    fn part(&self, id: BlockId, ahead: u64, size: u64) -> FreeBlock {
+        FreeBlock { id, address: self.address + ahead, offset: self.offset + ahead, size }
     }
 
     /// Bytes to skip at the front so that what follows is a multiple of `align` (a power of two).
@@ -154,28 +161,83 @@ pub enum Place {
 pub struct Cut {
     /// The free block as it was.
     pub from: FreeBlock,
+    /// Bytes left free in front.
+    pub skip: u64,
+    /// Bytes taken.
+    pub take: u64,
+    /// Id of the front piece; means nothing where `skip` is 0.
+    pub front_id: BlockId,
+    /// Id of the taken block.
+    pub taken_id: BlockId,
+}
+
+impl Cut {
     /// What was left free in front.
-    pub front: Option<FreeBlock>,
+    #[inline]
+    pub fn front(&self) -> Option<FreeBlock> {
+        (self.skip > 0).then_some(FreeBlock { id: self.front_id, size: self.skip, ..self.from })
+    }
+
     /// What was taken: no longer free.
-    pub taken: FreeBlock,
+    #[inline]
+    pub fn taken(&self) -> FreeBlock {
+        self.from.part(self.taken_id, self.skip, self.take)
+    }
+
     /// What was left free behind.
-    pub tail: Option<FreeBlock>,
+    #[inline]
+    pub fn tail(&self) -> Option<FreeBlock> {
+        let before = self.skip + self.take;
+        let size = self.from.size - before;
+        (size > 0).then_some(self.from.part(self.from.id, before, size))
+    }
 }
 
 /// A block that became free, with the free neighbours it absorbed.
 ///
-/// Ids: `result` keeps the id of `after`; without it that of `before`; without either that of
-/// `freed`. The other ids are no longer in use.
+/// Ids: `result` keeps the id of the neighbour behind; without it that of the neighbour in front; without
+/// either that of the freed block. The other ids are no longer in use.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Freed {
-    /// The block that was in use, as it was; or the whole of a new segment.
-    pub freed: FreeBlock,
-    /// The free neighbour in front that vanished into the result.
-    pub before: Option<FreeBlock>,
-    /// The free neighbour behind that vanished into the result.
-    pub after: Option<FreeBlock>,
     /// The free block there is now.
     pub result: FreeBlock,
+    /// Bytes of the free neighbour in front that vanished into the result; 0 without one.
+    pub before_size: u64,
+    /// Bytes of the free neighbour behind that vanished into the result; 0 without one.
+    pub after_size: u64,
+    /// Id of the neighbour in front; means nothing without one.
+    pub before_id: BlockId,
+    /// Id of the block that was in use.
+    pub freed_id: BlockId,
+}
+
+impl Freed {
+    /// A new segment, or a block without free neighbours.
+    pub fn alone(block: FreeBlock) -> Freed {
+        let (before_size, after_size) = (0, 0);
+        Freed { result: block, before_size, after_size, before_id: block.id, freed_id: block.id }
+    }
+
+    /// The block that was in use, as it was; or the whole of a new segment.
+    #[inline]
+    pub fn freed(&self) -> FreeBlock {
+        let size = self.result.size - self.before_size - self.after_size;
+        self.result.part(self.freed_id, self.before_size, size)
+    }
+
+    /// The free neighbour in front that vanished into the result.
+    #[inline]
+    pub fn before(&self) -> Option<FreeBlock> {
+        let block = FreeBlock { id: self.before_id, size: self.before_size, ..self.result };
+        (self.before_size > 0).then_some(block)
+    }
+
+    /// The free neighbour behind that vanished into the result.
+    #[inline]
+    pub fn after(&self) -> Option<FreeBlock> {
+        let ahead = self.result.size - self.after_size;
+        (self.after_size > 0).then_some(self.result.part(self.result.id, ahead, self.after_size))
+    }
 }
 
 /// Decides where requests go. One instance per pool, stream and size band.

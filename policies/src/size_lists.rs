@@ -89,6 +89,11 @@ impl SizeLists {
         })
     }
 
+    #[cold]
+    fn make_nodes(&mut self, id: BlockId) {
+        self.nodes.resize(id.index() + 1, Node::default());
+    }
+
     #[inline]
     fn link(&mut self, block: &FreeBlock, bin: usize) {
         let FreeBlock { id: BlockId(id), address, offset, size } = *block;
@@ -121,12 +126,12 @@ impl Index for SizeLists {
     #[inline]
     fn insert(&mut self, block: &FreeBlock) {
         if block.id.index() >= self.nodes.len() {
-            self.nodes.resize(block.id.index() + 1, Node::default());
+            self.make_nodes(block.id);
         }
         self.link(block, bin_of(block.size));
     }
 
-    #[inline]
+    #[inline(always)]
     fn change(&mut self, old: &FreeBlock, new: &FreeBlock) {
         let (from, to) = (bin_of(old.size), bin_of(new.size));
         if from == to {

@@ -49,12 +49,12 @@ impl Policy for TwoEnds {
     #[inline]
     fn taken(&mut self, cut: &Cut) {
         self.free.cut(cut);
-        self.lives.begin(cut.taken);
+        self.lives.begin(cut.taken());
     }
 
     #[inline]
     fn freed(&mut self, freed: &Freed) {
-        self.lives.end(freed.freed);
+        self.lives.end(freed.freed());
         self.free.merge(freed);
     }
 
@@ -161,12 +161,11 @@ mod tests {
     fn place(policy: &mut TwoEnds, free: &mut FreeBlock, id: u32, size: u64) -> u64 {
         let request = Request::new(size, GRAIN);
         let Place::Reuse { skip, .. } = policy.place(&request) else { panic!("there is room") };
-        let taken = FreeBlock { id: BlockId(id), address: free.address + skip, size, ..*free };
         let rest = free.size - size;
         let address = if skip == 0 { free.address + size } else { free.address };
         let rest = FreeBlock { address, size: rest, ..*free };
-        let (front, tail) = if skip == 0 { (None, Some(rest)) } else { (Some(rest), None) };
-        policy.taken(&Cut { from: *free, front, taken, tail });
+        let (front_id, taken_id) = (free.id, BlockId(id));
+        policy.taken(&Cut { from: *free, skip, take: size, front_id, taken_id });
         *free = rest;
         skip
     }
@@ -175,14 +174,13 @@ mod tests {
     fn sizes_that_live_long_move_to_the_high_end() {
         let mut policy = TwoEnds::new(Sizing::DEFAULT);
         let mut free = FreeBlock { id: BlockId(0), address: 0, offset: 0, size: 1 << 20 };
-        policy.freed(&Freed { freed: free, before: None, after: None, result: free });
+        policy.freed(&Freed::alone(free));
         assert_eq!(place(&mut policy, &mut free, 1, LONG), 0, "nothing is known yet");
         for _ in 0..10 {
             let before = free;
             assert_eq!(place(&mut policy, &mut free, 2, SHORT), 0);
-            let freed =
-                FreeBlock { id: BlockId(2), address: before.address, size: SHORT, ..before };
-            policy.freed(&Freed { freed, before: None, after: Some(free), result: before });
+            let (after_size, freed_id) = (free.size, BlockId(2));
+            policy.freed(&Freed { after_size, freed_id, ..Freed::alone(before) });
             free = before;
         }
         let end = free.size - LONG;

@@ -83,15 +83,15 @@ mod tests {
         let mut heap = Heap::default();
         let whole = heap.add_segment(1 << 21, 1 << 20, 0).result;
         let middle = cut(&mut heap, whole.id, 4096, 512);
-        assert_eq!(middle.tail.map(|t| t.id), Some(whole.id));
-        let front = middle.front.expect("skipped bytes stay free");
+        assert_eq!(middle.tail().map(|t| t.id), Some(whole.id));
+        let front = middle.front().expect("skipped bytes stay free");
         assert_eq!((front.address, front.size, front.offset), (1 << 21, 4096, 0));
         let all_front = cut(&mut heap, front.id, 0, 4096);
-        assert_eq!(all_front.taken.id, front.id);
-        let end = middle.tail.map(|t: FreeBlock| (t.id, t.size)).expect("a tail");
+        assert_eq!(all_front.taken_id, front.id);
+        let end = middle.tail().map(|t: FreeBlock| (t.id, t.size)).expect("a tail");
         let last = cut(&mut heap, end.0, end.1 - 512, 512);
-        assert_eq!(last.front.map(|f| f.id), Some(end.0));
-        for id in [all_front.taken.id, last.taken.id, middle.taken.id] {
+        assert_eq!(last.front().map(|f| f.id), Some(end.0));
+        for id in [all_front.taken_id, last.taken_id, middle.taken_id] {
             heap.free(id);
             heap.audit().expect("sound");
         }

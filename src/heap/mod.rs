@@ -32,6 +32,14 @@ struct Block {
     band: u8,
 }
 
+impl Block {
+    #[inline(always)]
+    fn view(&self, id: u32) -> FreeBlock {
+        let offset = self.address.wrapping_sub(self.start);
+        FreeBlock { id: BlockId(id), address: self.address, offset, size: self.size }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Segment {
     address: u64,
@@ -132,8 +140,7 @@ impl Heap {
         self.reserved_bytes += size;
         self.idle_bytes += size;
         self.idle_segments += 1;
-        let result = self.view(id);
-        Freed { freed: result, before: None, after: None, result }
+        Freed::alone(self.view(id))
     }
 
     /// Takes out the segment that free block `id` fills wholly; `None` where it does not.
@@ -158,48 +165,42 @@ impl Heap {
         let id = at.block.0;
         let Some(&block) = self.blocks.get(id as usize) else { return Err(Wrong::NotFree) };
         Self::validate(&block, &at)?;
-        let from = self.view(id);
+        let from = block.view(id);
         if block.prev == NONE && block.next == NONE {
             self.idle_bytes -= block.size;
             self.idle_segments -= 1;
         }
         let tail_size = block.size - at.skip - at.take;
         let taken_address = block.address + at.skip;
-        let mut cut = Cut { from, front: None, taken: from, tail: None };
         let taken = Block { address: taken_address, size: at.take, state: State::Used, ..block };
+        let (mut front_id, mut taken_id) = (id, id);
         match (at.skip > 0, tail_size > 0) {
-            (false, false) => {
-                self.blocks[id as usize].state = State::Used;
-            }
+            (false, false) => self.blocks[id as usize].state = State::Used,
             (false, true) => {
-                let new = self.enter(Block { next: id, ..taken });
-                self.relink_before(id, new, block.prev);
-                let b = &mut self.blocks[id as usize];
-                (b.address, b.size) = (taken_address + at.take, tail_size);
-                cut.taken = self.view(new);
-                cut.tail = Some(self.view(id));
+                taken_id = self.enter(Block { next: id, ..taken });
+                self.link(taken_id, block.prev);
             }
             (true, false) => {
-                let new = self.enter(Block { prev: id, ..taken });
-                self.relink_after(id, new, block.next);
-                self.blocks[id as usize].size = at.skip;
-                cut.taken = self.view(new);
-                cut.front = Some(self.view(id));
+                taken_id = self.enter(Block { prev: id, ..taken });
+                let b = &mut self.blocks[id as usize];
+                (b.next, b.size) = (taken_id, at.skip);
+                if block.next != NONE {
+                    self.blocks[block.next as usize].prev = taken_id;
+                }
             }
             (true, true) => {
-                let front = self.enter(Block { size: at.skip, next: NONE, ..block });
-                let new = self.enter(Block { prev: front, next: id, ..taken });
-                self.blocks[front as usize].next = new;
-                self.link_first(front, block.prev);
-                self.blocks[id as usize].prev = new;
-                let b = &mut self.blocks[id as usize];
-                (b.address, b.size) = (taken_address + at.take, tail_size);
-                cut.front = Some(self.view(front));
-                cut.taken = self.view(new);
-                cut.tail = Some(self.view(id));
+                front_id = self.enter(Block { size: at.skip, ..block });
+                taken_id = self.enter(Block { prev: front_id, next: id, ..taken });
+                self.blocks[front_id as usize].next = taken_id;
+                self.link(front_id, block.prev);
             }
         }
-        Ok(cut)
+        if tail_size > 0 {
+            let b = &mut self.blocks[id as usize];
+            (b.prev, b.address, b.size) = (taken_id, taken_address + at.take, tail_size);
+        }
+        let (front_id, taken_id) = (BlockId(front_id), BlockId(taken_id));
+        Ok(Cut { from, skip: at.skip, take: at.take, front_id, taken_id })
     }
 
     #[inline]
@@ -229,43 +230,44 @@ impl Heap {
     #[inline]
     pub(crate) fn free(&mut self, id: BlockId) -> Freed {
         let id = id.0;
-        debug_assert_eq!(self.blocks[id as usize].state, State::Used);
-        self.blocks[id as usize].state = State::Free;
         let block = self.blocks[id as usize];
-        let freed = self.view(id);
-        let before = self.free_neighbour(block.prev);
-        let after = self.free_neighbour(block.next);
-        let keep = match (before, after) {
-            (_, Some(after)) => after.id.0,
-            (Some(before), None) => before.id.0,
-            (None, None) => id,
-        };
-        let mut whole = block;
-        if let Some(b) = before {
-            let b = self.blocks[b.id.index()];
-            (whole.address, whole.prev) = (b.address, b.prev);
+        debug_assert_eq!(block.state, State::Used);
+        let (mut whole, mut keep) = (Block { state: State::Free, ..block }, id);
+        let (mut before_size, mut after_size) = (0, 0);
+        if let Some(b) = self.blocks.get(block.prev as usize).filter(|b| b.state == State::Free) {
+            before_size = b.size;
             whole.size += b.size;
+            (whole.address, whole.prev, keep) = (b.address, b.prev, block.prev);
         }
-        if let Some(a) = after {
-            let a = self.blocks[a.id.index()];
-            whole.next = a.next;
+        if let Some(a) = self.blocks.get(block.next as usize).filter(|a| a.state == State::Free) {
+            after_size = a.size;
             whole.size += a.size;
+            (whole.next, keep) = (a.next, block.next);
+        }
+        if before_size > 0 && after_size > 0 {
+            self.vacate(block.prev);
+        }
+        if keep != id {
+            self.vacate(id);
         }
         self.blocks[keep as usize] = whole;
-        self.link_first(keep, whole.prev);
-        if whole.next != NONE {
-            self.blocks[whole.next as usize].prev = keep;
-        }
-        for gone in [Some(freed), before, after].into_iter().flatten() {
-            if gone.id.0 != keep {
-                self.vacate(gone.id.0);
+        if before_size > 0 || keep != id {
+            self.link(keep, whole.prev);
+            if whole.next != NONE {
+                self.blocks[whole.next as usize].prev = keep;
             }
         }
         if whole.prev == NONE && whole.next == NONE {
             self.idle_bytes += whole.size;
             self.idle_segments += 1;
         }
-        Freed { freed, before, after, result: self.view(keep) }
+        Freed {
+            result: whole.view(keep),
+            before_size,
+            after_size,
+            before_id: BlockId(block.prev),
+            freed_id: BlockId(id),
+        }
     }
 
     /// Whether block `id` fills its segment.
@@ -307,15 +309,7 @@ impl Heap {
 
     #[inline]
     fn view(&self, id: u32) -> FreeBlock {
-        let b = &self.blocks[id as usize];
-        let offset = b.address.wrapping_sub(b.start);
-        FreeBlock { id: BlockId(id), address: b.address, offset, size: b.size }
-    }
-
-    #[inline]
-    fn free_neighbour(&self, id: u32) -> Option<FreeBlock> {
-        let b = self.blocks.get(id as usize)?;
-        (b.state == State::Free).then(|| self.view(id))
+        self.blocks[id as usize].view(id)
     }
 
     #[inline]
@@ -338,31 +332,14 @@ impl Heap {
         self.vacant_blocks.push(id);
     }
 
-    /// Puts `new` between `prev` and `id`.
+    /// Makes `prev` be followed by `id`, or the segment begin with it.
     #[inline]
-    fn relink_before(&mut self, id: u32, new: u32, prev: u32) {
-        self.blocks[id as usize].prev = new;
-        self.link_first(new, prev);
-    }
-
-    /// Puts `new` between `id` and `next`.
-    #[inline]
-    fn relink_after(&mut self, id: u32, new: u32, next: u32) {
-        self.blocks[id as usize].next = new;
-        if next != NONE {
-            self.blocks[next as usize].prev = new;
-        }
-    }
-
-    /// Makes `id` follow `prev`, or be its segment's first block.
-    #[inline]
-    fn link_first(&mut self, id: u32, prev: u32) {
-        self.blocks[id as usize].prev = prev;
-        if prev == NONE {
+    fn link(&mut self, id: u32, prev: u32) {
+        if let Some(prev) = self.blocks.get_mut(prev as usize) {
+            prev.next = id;
+        } else {
             let segment = self.blocks[id as usize].segment;
             self.segments[segment as usize].first = id;
-        } else {
-            self.blocks[prev as usize].next = id;
         }
     }
 }

@@ -62,8 +62,18 @@ impl<R: BufRead> Frames<R> {
         match self.input.failed.take() {
             Some(failed) => failed,
             None if self.input.ended => io::ErrorKind::UnexpectedEof.into(),
-            None => io::Error::new(io::ErrorKind::InvalidData, error),
+            None => io::Error::new(io::ErrorKind::InvalidData, worded(error)),
         }
+    }
+}
+
+fn worded(error: FrameDecoderError) -> String {
+    match error {
+        FrameDecoderError::WindowSizeTooBig { requested, .. } => format!(
+            "a window of {requested} bytes, at most {WINDOW_BYTES_MAX} are decoded: \
+             compress without --ultra and --long"
+        ),
+        error => error.to_string(),
     }
 }
 

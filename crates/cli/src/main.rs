@@ -1,2 +1,6 @@
-//! The `aquifer` command.
-fn main() {}
+//! The `aquifer` command: hands its arguments and the replay engine to the library.
+use std::process::ExitCode;
+
+fn main() -> ExitCode {
+    aquifer_cli::run(std::env::args_os(), &aquifer_cli::NoEngine)
+}

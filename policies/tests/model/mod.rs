@@ -104,7 +104,16 @@ impl<P: Policy> Model<P> {
         for gone in [before, after, Some(freed)].into_iter().flatten() {
             self.ids_used[gone.id.index()] = gone.id == id;
         }
-        self.policy.freed(&Freed { freed, before, after, result });
+        let size = |block: Option<FreeBlock>| block.map_or(0, |block| block.size);
+        let told = Freed {
+            result,
+            before_size: size(before),
+            after_size: size(after),
+            before_id: before.unwrap_or(freed).id,
+            freed_id: freed.id,
+        };
+        assert_eq!((told.freed(), told.before(), told.after()), (freed, before, after));
+        self.policy.freed(&told);
         if result.size == self.segments[s].size && !self.policy.keeps(result) {
             self.release(s);
         }
@@ -195,7 +204,7 @@ impl<P: Policy> Model<P> {
         self.segments.push(Segment { address, size: bytes, blocks: vec![whole] });
         let segment = self.segments.len() - 1;
         let result = self.free_block(segment, 0);
-        self.policy.freed(&Freed { freed: result, before: None, after: None, result });
+        self.policy.freed(&Freed::alone(result));
         Some(segment)
     }
 
@@ -219,7 +228,10 @@ impl<P: Policy> Model<P> {
             piece.map(|piece| Block { id: piece.id, offset: piece.offset, size: piece.size, free })
         });
         self.segments[s].blocks.splice(b..=b, pieces);
-        self.policy.taken(&Cut { from, front, taken, tail });
+        let front_id = front.unwrap_or(from).id;
+        let told = Cut { from, skip, take, front_id, taken_id: taken.id };
+        assert_eq!((told.front(), told.taken(), told.tail()), (front, taken, tail));
+        self.policy.taken(&told);
         taken.id
     }
 

@@ -1,0 +1,34 @@
+//! How the command ends. Knows the codes and their words, not what led to them.
+
+use std::process::ExitCode;
+
+/// Told at the end of every `--help`.
+pub(crate) const HELP: &str = "\
+Exit codes:
+  0  done
+  1  failed for a reason that none of the others names
+  2  the command line is wrong
+  3  a trace could not be read or is no trace
+  4  the replay ran out of memory (runs that search for the smallest capacity do not count)";
+
+/// How the command ends; where several hold, the last of this list that does.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Exit {
+    Done,
+    OutOfMemory,
+    Failed,
+    BadInput,
+    Usage,
+}
+
+impl From<Exit> for ExitCode {
+    fn from(exit: Exit) -> ExitCode {
+        ExitCode::from(match exit {
+            Exit::Done => 0,
+            Exit::Failed => 1,
+            Exit::Usage => 2,
+            Exit::BadInput => 3,
+            Exit::OutOfMemory => 4,
+        })
+    }
+}

@@ -1,0 +1,52 @@
+//! The `aquifer` command as a library, one file per verb, so that its tests can bring a replay
+//! engine of their own. Knows arguments, output and exit codes; decides nothing about memory.
+
+mod bytes;
+mod engine;
+mod exit;
+mod progress;
+mod replay;
+mod table;
+mod warmup;
+
+use std::ffi::OsString;
+use std::process::ExitCode;
+
+use clap::{Parser, Subcommand};
+
+pub use engine::{Engine, EngineError, NoEngine, ReplayRow, Setup};
+pub use warmup::warmup_end;
+
+/// A caching GPU memory allocator, run and measured without a GPU.
+#[derive(Debug, Parser)]
+#[command(name = "aquifer", version, after_help = exit::HELP)]
+struct Command {
+    #[command(subcommand)]
+    verb: Verb,
+}
+
+#[derive(Debug, Subcommand)]
+enum Verb {
+    Replay(replay::Arguments),
+}
+
+/// Runs the command: `arguments` as the system gives them, the command's name first. Rows and help
+/// go to stdout, progress and errors to stderr.
+pub fn run(
+    arguments: impl IntoIterator<Item = impl Into<OsString> + Clone>,
+    engine: &dyn Engine,
+) -> ExitCode {
+    let command = match Command::try_parse_from(arguments) {
+        Ok(command) => command,
+        Err(error) => {
+            // A closed pipe must not hide the exit code.
+            let _ = error.print();
+            return if error.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done }.into();
+        }
+    };
+    match command.verb {
+        Verb::Replay(arguments) => {
+            replay::run(&arguments, engine, &mut std::io::stdout().lock()).into()
+        }
+    }
+}
