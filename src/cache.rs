@@ -358,7 +358,10 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
         After::NotOut => bump(&pool.device.totals.bad_frees),
         After::Release(segment) => pool.give_up(lane, vec![segment]),
         After::Idle => pool.enforce_cached_cap(),
-        After::Uses(streams) => pool.wait_for_uses(Home { lane, block: id }, &streams),
+        After::Uses(streams) => {
+            pool.wait_for_uses(Home { lane, block: id }, &streams);
+            pool.wait_if_last();
+        }
     }
     if lane.is_closing() {
         pool.retire_if_empty(lane);
