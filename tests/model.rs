@@ -67,7 +67,7 @@ fn run(setup: &Setup, ops: &[Op], blocks_last: bool) -> Result<Counts, String> {
 }
 
 proptest! {
-    #![proptest_config(ProptestConfig::with_cases(192))]
+    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
 
     #[test]
     fn programs_agree_with_the_model(

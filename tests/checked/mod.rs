@@ -228,7 +228,7 @@ impl Checked {
             Op::ResetPeak => {
                 self.allocator.reset_peak();
                 self.driver.reset_peak();
-                self.peak = Sums::default();
+                self.peak = Sums { active: self.allocator.memory_active(), ..self.sums() };
             }
             Op::Stats => return self.check_stats(),
             Op::IntoRaw { nth } => self.turn_into_raw(nth),
