@@ -126,9 +126,30 @@ impl PoolCore {
     pub(crate) fn place(
         self: &Arc<Self>,
         request: &Request,
+        both: LaneGuard<'_>,
+    ) -> Result<Option<Allocation>, AllocError> {
+        self.place_or_fill(request, None, both)
+    }
+
+    /// Enters a segment got for `request` and places the request before anybody else can.
+    pub(crate) fn place_in_new(
+        self: &Arc<Self>,
+        request: &Request,
+        segment: Detached,
+    ) -> Result<Option<Allocation>, AllocError> {
+        let mut both = request.lane.twin.both();
+        both.parts().1.add_segment(segment, &self.device.settings);
+        self.place_or_fill(request, Some(segment.address), both)
+    }
+
+    #[inline(always)]
+    fn place_or_fill(
+        self: &Arc<Self>,
+        request: &Request,
+        fresh: Option<u64>,
         mut both: LaneGuard<'_>,
     ) -> Result<Option<Allocation>, AllocError> {
-        let want = Want { band: request.band, align: request.align };
+        let want = Want { band: request.band, align: request.align, fresh };
         let (front, books) = both.parts();
         let mut gone = Vec::new();
         let placed = lane::place(front, books, &want, &self.device.settings, &mut gone);
@@ -337,7 +358,10 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
         After::NotOut => bump(&pool.device.totals.bad_frees),
         After::Release(segment) => pool.give_up(lane, vec![segment]),
         After::Idle => pool.enforce_cached_cap(),
-        After::Uses(streams) => pool.wait_for_uses(Home { lane, block: id }, &streams),
+        After::Uses(streams) => {
+            pool.wait_for_uses(Home { lane, block: id }, &streams);
+            pool.wait_if_last();
+        }
     }
     if lane.is_closing() {
         pool.retire_if_empty(lane);

@@ -292,6 +292,13 @@ impl Heap {
         self.segments().take_while(move |_| any).filter_map(|s| s.idle.map(|id| (id, s)))
     }
 
+    /// The block that fills the segment at `address`, where it is wholly free.
+    #[cold]
+    pub(crate) fn idle_at(&self, address: u64) -> Option<FreeBlock> {
+        let (id, _) = self.idle_segments().find(|(_, s)| s.address == address)?;
+        Some(self.view(id.0))
+    }
+
     /// Every block, by segment and address.
     pub(crate) fn blocks(&self) -> impl Iterator<Item = BlockView> + '_ {
         let starts = self.segments.iter().filter(|s| s.size > 0).map(|s| s.first);
