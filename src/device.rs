@@ -308,7 +308,9 @@ impl Device {
     pub(crate) fn set_recorder(&self, recorder: Option<Recorder>) -> Option<Recorder> {
         self.recording.store(recorder.is_some(), Ordering::Relaxed);
         for lane in self.lanes() {
-            lane.twin.front().recording = recorder.is_some();
+            let mut front = lane.twin.front();
+            front.recording = recorder.is_some();
+            front.observed = recorder.is_some() || self.settings.sites;
         }
         std::mem::replace(&mut *self.recorder.lock(), recorder)
     }
