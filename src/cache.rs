@@ -106,7 +106,12 @@ impl PoolCore {
         band: Band,
     ) -> Result<Allocation, AllocError> {
         let plain = ask.align <= GRAIN && self.device.pending_len.load(Ordering::Relaxed) == 0;
-        let both = if plain { front.into_both().ok() } else { None };
+        let both = if plain {
+            front.into_both().ok()
+        } else {
+            drop(front);
+            None
+        };
         let mut gone = None;
         if let Some(mut both) = both {
             let (front, books) = both.parts();
