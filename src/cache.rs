@@ -463,6 +463,7 @@ impl PoolCore {
         let waited = driver.stream_wait_event(to, event);
         if let Err(error) = driver.release_event(event) {
             self.device.note(error);
+            self.device.pending.lock().keep_unreleased(event);
         }
         waited?;
         bump(&self.device.totals.stream_waits);

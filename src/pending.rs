@@ -34,7 +34,7 @@ pub(crate) struct Pending {
     vacant: Vec<u32>,
     queues: BTreeMap<StreamId, VecDeque<Use>>,
     arrivals: u64,
-    /// Events the driver failed to take back; tried again at each poll.
+    /// Events the driver failed to take back; tried again at each poll and release.
     unreleased: Vec<EventId>,
 }
 
@@ -94,7 +94,7 @@ impl Pending {
     /// Asks about the oldest use of each stream until one is not over.
     pub(crate) fn poll(&mut self, driver: &dyn Driver) -> Polled {
         let mut polled = Polled::default();
-        self.retry_releases(driver, &mut polled);
+        polled.error = self.retry_releases(driver).err();
         let streams: Vec<StreamId> = self.streams().collect();
         for stream in streams {
             if let Err(error) = self.poll_stream(stream, driver, &mut polled.ready) {
@@ -105,14 +105,20 @@ impl Pending {
         polled
     }
 
-    fn retry_releases(&mut self, driver: &dyn Driver, polled: &mut Polled) {
+    /// Keeps an event that the driver failed to take back.
+    pub(crate) fn keep_unreleased(&mut self, event: EventId) {
+        self.unreleased.push(event);
+    }
+
+    /// Tries again to release the events that the driver failed to take back.
+    pub(crate) fn retry_releases(&mut self, driver: &dyn Driver) -> Result<(), DriverError> {
         while let Some(event) = self.unreleased.pop() {
             if let Err(error) = release(driver, event) {
                 self.unreleased.push(event);
-                polled.error.get_or_insert(error);
-                return;
+                return Err(error);
             }
         }
+        Ok(())
     }
 
     fn poll_stream(
