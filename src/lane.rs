@@ -36,8 +36,8 @@ pub(crate) struct Growth {
 pub(crate) struct Want {
     pub(crate) band: Band,
     pub(crate) align: u64,
-    /// Address of a segment that was got for this request.
-    pub(crate) fresh: Option<u64>,
+    /// The wholly free segment that was got for this request.
+    pub(crate) fresh: Option<FreeBlock>,
 }
 
 impl BandPolicy {
@@ -91,10 +91,11 @@ impl Books {
     }
 
     /// Enters a segment from the driver or from another lane.
-    pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) {
+    pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) -> FreeBlock {
         let freed = self.heap.add_segment(segment.address, segment.size, segment.band);
         let band = self.band(segment.band, settings).expect("the band was checked when it was asked for");
         band.policy.freed(&freed);
+        freed.result
     }
 
     /// Takes out the segment that free block `id` fills.
@@ -288,7 +289,7 @@ pub(crate) fn place(
     let (size, band) = (want.band.size, want.band.index);
     let (block, skip, take) = match answer {
         Place::Reuse { block, skip, take } => (block, skip, take),
-        Place::Grow { .. } => match want.fresh.and_then(|address| books.heap.idle_at(address)) {
+        Place::Grow { .. } => match want.fresh {
             Some(block) => (block.id, block.skip_to(want.align), size),
             None => return Ok(None),
         },
