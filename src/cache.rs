@@ -214,10 +214,8 @@ impl PoolCore {
     /// Sends segments that no policy wants back to the driver; they return to the lane where it refuses.
     #[cold]
     pub(crate) fn give_up(&self, lane: &'static Lane, segments: Vec<Detached>) {
-        for segment in segments {
-            if let Err(error) = self.release_segment(lane, segment) {
-                self.device.note(error);
-            }
+        if !segments.is_empty() {
+            self.release_or_keep(lane, segments, self.device.is_capturing());
         }
     }
 
