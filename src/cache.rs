@@ -259,10 +259,9 @@ impl PoolCore {
         lane: &'static Lane,
         segments: impl IntoIterator<Item = Detached>,
     ) {
-        for segment in segments {
-            if let Err(error) = self.release_segment(lane, segment) {
-                self.device.note(error);
-            }
+        let segments: Vec<Detached> = segments.into_iter().collect();
+        if !segments.is_empty() {
+            self.release_or_keep(lane, segments, self.device.is_capturing());
         }
     }
 
@@ -509,6 +508,7 @@ impl PoolCore {
         let waited = driver.stream_wait_event(to, event);
         if let Err(error) = driver.release_event(event) {
             self.device.note(error);
+            self.device.pending.lock().keep_unreleased(event);
         }
         waited?;
         bump(&self.device.totals.stream_waits);
