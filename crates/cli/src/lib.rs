@@ -4,8 +4,13 @@
 mod bytes;
 mod engine;
 mod exit;
+mod input;
+mod min_capacity;
 mod progress;
 mod replay;
+mod rows;
+mod run;
+mod simulated;
 mod table;
 mod warmup;
 
@@ -15,6 +20,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use engine::{Engine, EngineError, NoEngine, ReplayRow, Setup};
+pub use simulated::Simulated;
 pub use warmup::warmup_end;
 
 /// A caching GPU memory allocator, run and measured without a GPU.
@@ -44,9 +50,9 @@ pub fn run(
             return if error.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done }.into();
         }
     };
+    let output = &mut std::io::stdout().lock();
     match command.verb {
-        Verb::Replay(arguments) => {
-            replay::run(&arguments, engine, &mut std::io::stdout().lock()).into()
-        }
+        Verb::Replay(arguments) => replay::run(&arguments, engine, output),
     }
+    .into()
 }
