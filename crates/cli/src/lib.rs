@@ -12,6 +12,7 @@ mod rows;
 mod run;
 mod simulated;
 mod table;
+mod trace;
 mod warmup;
 
 use std::ffi::OsString;
@@ -34,6 +35,7 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Replay(replay::Arguments),
+    Trace(trace::Arguments),
 }
 
 /// Runs the command: `arguments` as the system gives them, the command's name first. Rows and help
@@ -53,6 +55,7 @@ pub fn run(
     let output = &mut std::io::stdout().lock();
     match command.verb {
         Verb::Replay(arguments) => replay::run(&arguments, engine, output),
+        Verb::Trace(arguments) => trace::run(&arguments, output),
     }
     .into()
 }

@@ -256,3 +256,17 @@ fn without_a_terminal_stderr_gets_one_line_a_replay() {
     let expected = "resnet50-b64-fp32: first-fit\nresnet50-b64-fp32: bins\n";
     assert_eq!(text(&output.stderr), expected);
 }
+
+#[test]
+fn the_trace_verb_reads_and_sums_up() {
+    let trace = File::with("sum.trace", "s x\na 1 5 0\nt 3\na 2 6 9\nf 1\ne\n");
+    let command =
+        Command::new(env!("CARGO_BIN_EXE_aquifer")).args(["trace", trace.path()]).output();
+    let output = command.unwrap();
+    let row = text(&output.stdout).lines().nth(1).unwrap().split_whitespace().skip(1);
+    assert_eq!(Vec::from_iter(row).join(" "), "4 2 2 1 11 B 11");
+    let broken = File::with("sum-broken.trace", "f 1\n");
+    let command =
+        Command::new(env!("CARGO_BIN_EXE_aquifer")).args(["trace", broken.path()]).output();
+    assert_eq!(command.unwrap().status.code(), Some(3));
+}
