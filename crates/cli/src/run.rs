@@ -241,3 +241,51 @@ impl<I: Iterator<Item = Op>> Run<'_, I> {
         })
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use aquifer::driver::{Call, DriverError};
+
+    use super::*;
+
+    /// Plays a trace on a device that fails every `call`, and returns the text of the error.
+    fn broken_by(call: Call, trace: &str) -> String {
+        let trace = Trace::parse(trace.as_bytes()).unwrap();
+        let setup = Setup {
+            name: "test".into(),
+            policy: "first-fit".into(),
+            backing: "segments".into(),
+            slack: None,
+            lag_ops: 0,
+            capacity_bytes: None,
+            min_capacity: false,
+            repeats: 1,
+            warmup_end: 0,
+        };
+        let world =
+            World { setup: &setup, capacity_bytes: 1 << 30, lag_ops: 0, stops_at_oom: false };
+        let mut run = Run::new(&trace, &world).unwrap();
+        run.device.fail_all(call);
+        while run.play().is_some() {}
+        match run.outcome() {
+            Err(EngineError::Broken(text)) => text,
+            other => panic!("{other:?}"),
+        }
+    }
+
+    #[test]
+    fn a_driver_error_breaks_the_run_off() {
+        let failed = |call| DriverError::Failed { call, code: 999 }.to_string();
+        for (call, trace) in
+            [(Call::Allocate, "a 1 5 0\na 2 5 0\n"), (Call::Free, "a 1 5 0\nf 1\ne\n")]
+        {
+            assert_eq!(broken_by(call, trace), format!("driver: {}", failed(call)));
+        }
+    }
+
+    #[test]
+    fn a_driver_error_that_no_call_returned_is_found_at_the_end() {
+        let text = broken_by(Call::RecordEvent, "a 1 5 0\nr 1 3\nf 1\n");
+        assert!(text.contains("record_event"), "{text}");
+    }
+}
