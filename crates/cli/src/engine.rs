@@ -12,12 +12,19 @@ pub trait Engine {
     /// The policies it can run, by name; what `--policy all` means, in this order.
     fn policies(&self) -> &[&'static str];
 
+    /// Whether it can run a policy, given as a name or as a name with options.
+    ///
+    /// # Errors
+    ///
+    /// A message that says what would be right.
+    fn check_policy(&self, spec: &str) -> Result<(), String>;
+
     /// The backings it can run, by name; the first is the one taken if none is asked for.
     fn backings(&self) -> &[&'static str];
 
     /// Replays a trace once for each of `setup.repeats` and returns the row of the whole.
     /// `progress` is told the operations done of `trace.len() * repeats`, as often as the engine
-    /// likes, and never within the part that is timed.
+    /// likes, and never within the part that is timed. Runs beyond those are not in its count.
     ///
     /// # Errors
     ///
@@ -35,13 +42,13 @@ pub trait Engine {
 pub struct Setup {
     /// The trace's name, for the row.
     pub name: String,
-    /// One of [`Engine::policies`].
+    /// A policy that [`Engine::check_policy`] takes.
     pub policy: String,
     /// One of [`Engine::backings`].
     pub backing: String,
-    /// How far above the peak in use reserved memory may run before idle pages are stolen, as a
-    /// fraction; finite and not negative.
-    pub slack: f64,
+    /// How far above the peak in use reserved memory may run before idle memory is given back, as a
+    /// fraction, finite and not negative; none to hold what was reserved until the device refuses.
+    pub slack: Option<f64>,
     /// How many operations later the device has finished the work given to it.
     pub lag_ops: u64,
     /// The device's memory in bytes; the engine's choice if none.
@@ -55,11 +62,14 @@ pub struct Setup {
 }
 
 /// What a replay showed. The fields' names are those of the JSON output.
+///
+/// Memory, calls and waits are those of the first run up to the trace's last operation: what is
+/// live then is freed afterwards and does not count.
 #[derive(Debug, Clone, PartialEq, Serialize)]
 pub struct ReplayRow {
     /// The trace's name.
     pub trace: String,
-    /// The policy's name.
+    /// The policy as it was given.
     pub policy: String,
     /// The backing's name.
     pub backing: String,
@@ -71,11 +81,13 @@ pub struct ReplayRow {
     pub peak_reserved_bytes: u64,
     /// 1 - peak live / peak reserved; 0 if nothing was reserved.
     pub fragmentation: f64,
-    /// Driver calls in one run, by kind.
+    /// Driver calls by kind, those that failed included; every kind is there.
     pub driver_calls: BTreeMap<String, u64>,
-    /// Driver calls after the warm-up, all kinds together.
+    /// Driver calls after the warm-up, all kinds together: also those that only ask, such as
+    /// `memory_info`, `query_event` and `capture`.
     pub driver_calls_after_warmup: u64,
-    /// Modelled time in the driver in nanoseconds, each call at its default cost.
+    /// Modelled time in the driver in nanoseconds, each call at its default cost; waits for the
+    /// device's work are not in it.
     pub modelled_driver_ns: u64,
     /// The same with each call at the lowest cost found for it.
     pub modelled_driver_ns_low: u64,
@@ -86,10 +98,13 @@ pub struct ReplayRow {
     /// Requests for which there was no memory; those of a search for the smallest capacity do not
     /// count.
     pub ooms: u64,
-    /// The allocator's own time in nanoseconds an operation, the least of the repeats.
+    /// Processor time of the replay in nanoseconds an operation, the median of the repeats. Runs are
+    /// timed without lag, whose work on the simulated device would be timed with them.
     pub ns_per_op: f64,
-    /// The smallest capacity without running out, if it was searched for.
+    /// The smallest capacity found without running out, if it was searched for and there is one.
     pub min_capacity_bytes: Option<u64>,
+    /// Driver calls by kind in the run at that capacity.
+    pub driver_calls_at_min_capacity: Option<BTreeMap<String, u64>>,
 }
 
 impl ReplayRow {
@@ -104,6 +119,12 @@ impl ReplayRow {
             reserved => 1.0 - peak_live_bytes as f64 / reserved as f64,
         }
     }
+
+    /// Reserved / live, both peaks; none if nothing was live.
+    pub fn ratio(&self) -> Option<f64> {
+        let live = (self.peak_live_bytes > 0).then_some(self.peak_live_bytes as f64);
+        live.map(|live| self.peak_reserved_bytes as f64 / live)
+    }
 }
 
 /// Why a replay could not be run to its end.
@@ -112,6 +133,8 @@ impl ReplayRow {
 pub enum EngineError {
     /// This build of the command has no engine.
     NoEngine,
+    /// The engine cannot run with such a setup, in its words.
+    BadSetup(String),
     /// The allocator answered against its own rules: a bug, in its words.
     Broken(String),
 }
@@ -120,6 +143,7 @@ impl fmt::Display for EngineError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             EngineError::NoEngine => f.write_str("this build has no replay engine"),
+            EngineError::BadSetup(text) => f.write_str(text),
             EngineError::Broken(text) => write!(f, "the replay broke off: {text}"),
         }
     }
@@ -134,6 +158,10 @@ pub struct NoEngine;
 impl Engine for NoEngine {
     fn policies(&self) -> &[&'static str] {
         &[]
+    }
+
+    fn check_policy(&self, _: &str) -> Result<(), String> {
+        Err(EngineError::NoEngine.to_string())
     }
 
     fn backings(&self) -> &[&'static str] {

@@ -1,6 +1,9 @@
 //! How the command ends. Knows the codes and their words, not what led to them.
 
+use std::io;
 use std::process::ExitCode;
+
+use crate::input::complain;
 
 /// Told at the end of every `--help`.
 pub(crate) const HELP: &str = "\
@@ -30,5 +33,18 @@ impl From<Exit> for ExitCode {
             Exit::BadInput => 3,
             Exit::OutOfMemory => 4,
         })
+    }
+}
+
+/// What becomes of the command by writing its output. A reader that has seen enough, such as `head`,
+/// is no failure.
+pub(crate) fn of_output(written: io::Result<()>) -> Exit {
+    match written {
+        Ok(()) => Exit::Done,
+        Err(error) if error.kind() == io::ErrorKind::BrokenPipe => Exit::Done,
+        Err(error) => {
+            complain(&format!("output: {error}"));
+            Exit::Failed
+        }
     }
 }

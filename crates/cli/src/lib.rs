@@ -4,9 +4,15 @@
 mod bytes;
 mod engine;
 mod exit;
+mod input;
+mod min_capacity;
 mod progress;
 mod replay;
+mod rows;
+mod run;
+mod simulated;
 mod table;
+mod trace;
 mod warmup;
 
 use std::ffi::OsString;
@@ -15,6 +21,7 @@ use std::process::ExitCode;
 use clap::{Parser, Subcommand};
 
 pub use engine::{Engine, EngineError, NoEngine, ReplayRow, Setup};
+pub use simulated::Simulated;
 pub use warmup::warmup_end;
 
 /// A caching GPU memory allocator, run and measured without a GPU.
@@ -28,6 +35,7 @@ struct Command {
 #[derive(Debug, Subcommand)]
 enum Verb {
     Replay(replay::Arguments),
+    Trace(trace::Arguments),
 }
 
 /// Runs the command: `arguments` as the system gives them, the command's name first. Rows and help
@@ -44,9 +52,10 @@ pub fn run(
             return if error.use_stderr() { exit::Exit::Usage } else { exit::Exit::Done }.into();
         }
     };
+    let output = &mut std::io::stdout().lock();
     match command.verb {
-        Verb::Replay(arguments) => {
-            replay::run(&arguments, engine, &mut std::io::stdout().lock()).into()
-        }
+        Verb::Replay(arguments) => replay::run(&arguments, engine, output),
+        Verb::Trace(arguments) => trace::run(&arguments, output),
     }
+    .into()
 }

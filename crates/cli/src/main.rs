@@ -2,5 +2,5 @@
 use std::process::ExitCode;
 
 fn main() -> ExitCode {
-    aquifer_cli::run(std::env::args_os(), &aquifer_cli::NoEngine)
+    aquifer_cli::run(std::env::args_os(), &aquifer_cli::Simulated)
 }

@@ -20,7 +20,14 @@ fn a_wrong_command_line_ends_with_two_and_says_what_would_be_right() {
         (&["replay", "--slack=-1"], "not a fraction: write 0, 0.05 or 0.25"),
         (&["replay", "--slack=nan"], "not a fraction"),
         (&["replay", "--repeats", "0"], "0 is not in 1.."),
-        (&["replay", "--cost", "free"], "[possible values: low, default, high]"),
+        (
+            &["replay", "--policy", "worst-fit"],
+            "unknown policy `worst-fit`: expected one of first-fit",
+        ),
+        (&["replay", "--policy", "bins:grow=much"], "expected grow=a share"),
+        (&["replay", "--policy", ""], "unknown policy ``"),
+        (&["replay", "--backing", "pages"], "unknown backing `pages`: expected one of segments"),
+        (&["replay", "--capacity", "3TiB"], "a capacity of 3298534883328 bytes, not 1 to 2^41"),
     ] {
         let output = aquifer(arguments);
         assert_eq!(output.status.code(), Some(2), "{arguments:?}");
@@ -31,7 +38,7 @@ fn a_wrong_command_line_ends_with_two_and_says_what_would_be_right() {
 
 #[test]
 fn help_lists_the_exit_codes_on_stdout() {
-    for arguments in [&["--help"][..], &["replay", "--help"]] {
+    for arguments in [&["--help"][..], &["replay", "--help"], &["trace", "--help"]] {
         let output = aquifer(arguments);
         assert_eq!(output.status.code(), Some(0));
         for line in ["2  the command line is wrong", "4  the replay ran out of memory"] {
