@@ -110,9 +110,10 @@ pub(crate) fn record_use(lane: &'static Lane, block: BlockId, stream: StreamId) 
     let mut front = lane.twin.front();
     front.add_use(block, stream);
     if front.recording {
-        let held = *front.held(block);
+        let requested = front.held(block).requested;
+        let serial = front.more(block).map_or(0, |more| more.serial);
         if let Some(recorder) = front.pool().device.recorder.lock().as_mut() {
-            recorder.used_on(held.serial, held.requested, lane.stream(), stream);
+            recorder.used_on(serial, requested, lane.stream(), stream);
         }
     }
 }

@@ -371,7 +371,8 @@ impl Allocator {
             .flat_map(|lane| {
                 let front = lane.twin.front();
                 let out = front.outside().filter(|(_, h)| h.is_out());
-                out.map(|(_, h)| (h.serial, h.requested, lane.stream())).collect::<Vec<_>>()
+                let serial = |id| front.more(id).map_or(0, |more| more.serial);
+                out.map(|(id, h)| (serial(id), h.requested, lane.stream())).collect::<Vec<_>>()
             })
             .collect();
         match self.device().recorder.lock().as_mut() {

@@ -52,8 +52,8 @@ impl Device {
         let mut by_site: HashMap<&'static Location<'static>, u64> = HashMap::new();
         for lane in self.lanes() {
             let front = lane.twin.front();
-            for (_, held) in front.outside().filter(|(_, h)| h.is_out()) {
-                if let Some(site) = held.site {
+            for (id, held) in front.outside().filter(|(_, h)| h.is_out()) {
+                if let Some(site) = front.more(id).and_then(|more| more.site) {
                     *by_site.entry(site).or_default() += held.requested;
                 }
             }

@@ -7,12 +7,12 @@ use crate::allocation::Allocation;
 use crate::device::{FORKED_FREES, bump};
 use crate::driver::{Capture, DriverError, EventId, StreamId};
 use crate::error::AllocError;
-use crate::front::{Front, Held, Kept, Label, Whereabouts};
+use crate::front::{Front, Kept, Known, Label, TakenBack, Whereabouts};
 use crate::heap::Wrong;
 use crate::lane::{self, Detached, FrontGuard, Lane, LaneGuard, Want};
 use crate::pending::{self, Home};
 use crate::pool::PoolCore;
-use aquifer_policies::{Band, BlockId, GRAIN, SIZE_MAX};
+use aquifer_policies::{Band, BlockId, FreeBlock, GRAIN, SIZE_MAX};
 use std::panic::Location;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
@@ -126,9 +126,30 @@ impl PoolCore {
     pub(crate) fn place(
         self: &Arc<Self>,
         request: &Request,
+        both: LaneGuard<'_>,
+    ) -> Result<Option<Allocation>, AllocError> {
+        self.place_or_fill(request, None, both)
+    }
+
+    /// Enters a segment got for `request` and places the request before anybody else can.
+    pub(crate) fn place_in_new(
+        self: &Arc<Self>,
+        request: &Request,
+        segment: Detached,
+    ) -> Result<Option<Allocation>, AllocError> {
+        let mut both = request.lane.twin.both();
+        let fresh = both.parts().1.add_segment(segment, &self.device.settings);
+        self.place_or_fill(request, Some(fresh), both)
+    }
+
+    #[inline(always)]
+    fn place_or_fill(
+        self: &Arc<Self>,
+        request: &Request,
+        fresh: Option<FreeBlock>,
         mut both: LaneGuard<'_>,
     ) -> Result<Option<Allocation>, AllocError> {
-        let want = Want { band: request.band, align: request.align };
+        let want = Want { band: request.band, align: request.align, fresh };
         let (front, books) = both.parts();
         let mut gone = Vec::new();
         let placed = lane::place(front, books, &want, &self.device.settings, &mut gone);
@@ -172,7 +193,7 @@ impl PoolCore {
         if front.recording {
             label.serial = self.record_allocation(lane, ask);
         }
-        let over = front.hand_out(id, label);
+        let over = front.hand_out(id, &label);
         let held = front.held(id);
         let (address, size) = (held.address, held.size);
         if tag != 0 {
@@ -274,14 +295,17 @@ pub(crate) fn free(lane: &'static Lane, id: BlockId) {
 /// Counts block `id` as freed and keeps it in the front cache if it can.
 #[inline(always)]
 fn give_back(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
-    let Some(held) = front.take_back(id) else { return After::NotOut };
-    if held.tag != 0 || front.recording {
-        tell_free(&front, &held, lane.stream());
+    match front.take_back(id) {
+        TakenBack::Plain => {}
+        TakenBack::NotOut => return After::NotOut,
+        TakenBack::Known(known) => {
+            tell_free(&front, &known, lane.stream());
+            if !known.uses.is_empty() {
+                return After::Uses(known.uses);
+            }
+        }
     }
-    if Front::has_uses(&held) {
-        return After::Uses(front.take_uses(id));
-    }
-    match front.keep(id, &held) {
+    match front.keep(id) {
         Kept::Yes => After::Nothing,
         Kept::Displacing(other) => put_down(front, other),
         Kept::No => put_down(front, id),
@@ -289,15 +313,13 @@ fn give_back(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
 }
 
 #[cold]
-fn tell_free(front: &Front, held: &Held, stream: StreamId) {
+fn tell_free(front: &Front, known: &Known, stream: StreamId) {
     let device = &front.pool().device;
-    if held.tag != 0 {
-        device.tags.freed(held.tag, held.size);
+    if known.tag != 0 {
+        device.tags.freed(known.tag, known.size);
     }
-    if front.recording {
-        if let Some(recorder) = device.recorder.lock().as_mut() {
-            recorder.freed(held.serial, held.requested, stream);
-        }
+    if let Some(recorder) = device.recorder.lock().as_mut() {
+        recorder.freed(known.serial, known.requested, stream);
     }
 }
 
@@ -337,7 +359,10 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
         After::NotOut => bump(&pool.device.totals.bad_frees),
         After::Release(segment) => pool.give_up(lane, vec![segment]),
         After::Idle => pool.enforce_cached_cap(),
-        After::Uses(streams) => pool.wait_for_uses(Home { lane, block: id }, &streams),
+        After::Uses(streams) => {
+            pool.wait_for_uses(Home { lane, block: id }, &streams);
+            pool.wait_if_last();
+        }
     }
     if lane.is_closing() {
         pool.retire_if_empty(lane);

@@ -172,26 +172,25 @@ pub(crate) enum Whereabouts {
     Pending,
 }
 
-/// No entry in the table of uses.
-const NO_USES: u32 = u32::MAX;
-
-/// What is known of a block outside the heap's free ones.
-#[derive(Clone, Copy)]
+/// What is known of a block outside the heap's free ones. Half a cache line: a thousand live blocks stay
+/// near.
+#[derive(Clone, Copy, Default)]
+#[repr(align(32))]
 pub(crate) struct Held {
     pub(crate) address: u64,
     pub(crate) size: u64,
     /// Bytes the caller asked for.
     pub(crate) requested: u64,
-    pub(crate) site: Option<&'static Location<'static>>,
-    /// Number in the recorded trace.
-    pub(crate) serial: u64,
-    uses: u32,
     pub(crate) tag: u16,
     pub(crate) band: u8,
     /// Whether it may wait in the front cache.
     pub(crate) front: bool,
     pub(crate) whereabouts: Whereabouts,
+    /// Whether [`Front::more`] knows more.
+    has_more: bool,
 }
+
+const _: () = assert!(size_of::<Held>() == 32);
 
 impl Held {
     /// Whether a caller holds the block.
@@ -200,21 +199,15 @@ impl Held {
     }
 }
 
-impl Default for Held {
-    fn default() -> Self {
-        Held {
-            address: 0,
-            size: 0,
-            requested: 0,
-            site: None,
-            serial: 0,
-            uses: NO_USES,
-            tag: 0,
-            band: 0,
-            front: false,
-            whereabouts: Whereabouts::Heap,
-        }
-    }
+/// What is known of few blocks, or only while somebody wants to know.
+#[derive(Clone, Default)]
+pub(crate) struct More {
+    /// Who asked for it.
+    pub(crate) site: Option<&'static Location<'static>>,
+    /// Number in the recorded trace; 0 for none.
+    pub(crate) serial: u64,
+    /// Other streams that use it.
+    uses: Vec<StreamId>,
 }
 
 /// What a caller says of a block it gets.
@@ -226,6 +219,25 @@ pub(crate) struct Label {
     pub(crate) serial: u64,
 }
 
+/// What a block was when its caller gave it back.
+pub(crate) enum TakenBack {
+    /// It was not out; nothing was done.
+    NotOut,
+    /// There is nothing to tell anybody.
+    Plain,
+    Known(Box<Known>),
+}
+
+/// What is to be told of a block that was given back.
+pub(crate) struct Known {
+    pub(crate) size: u64,
+    pub(crate) requested: u64,
+    pub(crate) tag: u16,
+    pub(crate) serial: u64,
+    /// Streams whose work the block waits for now, if there are any.
+    pub(crate) uses: Vec<StreamId>,
+}
+
 /// See the module's page.
 pub(crate) struct Front {
     pub(crate) cached: Cached,
@@ -233,8 +245,8 @@ pub(crate) struct Front {
     /// Answers [`Policy::band`] only; the policies that place are with the heap.
     banding: Option<Box<dyn Policy>>,
     held: Vec<Held>,
-    uses: Vec<Vec<StreamId>>,
-    vacant_uses: Vec<u32>,
+    /// By block, as far as anything was ever known; see [`Held::has_more`].
+    more: Vec<More>,
     /// Blocks freed while the heap was away.
     pub(crate) deferred: Vec<BlockId>,
     /// Whether requests are recorded.
@@ -253,8 +265,7 @@ impl Front {
             counters: Counters::default(),
             banding: None,
             held: Vec::new(),
-            uses: Vec::new(),
-            vacant_uses: Vec::new(),
+            more: Vec::new(),
             deferred: Vec::new(),
             recording: false,
             caps_cached: false,
@@ -315,41 +326,80 @@ impl Front {
 
     /// Hands out block `id`; whether a peak has to be settled.
     #[inline(always)]
-    pub(crate) fn hand_out(&mut self, id: BlockId, label: Label) -> bool {
+    pub(crate) fn hand_out(&mut self, id: BlockId, label: &Label) -> bool {
+        if label.site.is_some() || label.serial != 0 {
+            let more = self.more_mut(id);
+            (more.site, more.serial) = (label.site, label.serial);
+        }
         let held = &mut self.held[id.index()];
         held.requested = label.requested;
         held.tag = label.tag;
-        held.site = label.site;
-        held.serial = label.serial;
         held.whereabouts = Whereabouts::Out;
         self.counters.allocated(held.size, label.requested)
     }
 
-    /// Counts block `id` as given back by its caller and returns what was known of it; `None` where it
-    /// is not out.
-    #[inline(always)]
-    pub(crate) fn take_back(&mut self, id: BlockId) -> Option<Held> {
-        let held = self.held.get_mut(id.index())?;
-        if held.whereabouts != Whereabouts::Out {
-            return None;
+    /// What else is known of block `id`.
+    pub(crate) fn more(&self, id: BlockId) -> Option<&More> {
+        let has = self.held[id.index()].has_more;
+        has.then(|| &self.more[id.index()])
+    }
+
+    #[cold]
+    fn more_mut(&mut self, id: BlockId) -> &mut More {
+        if id.index() >= self.more.len() {
+            self.more.resize(self.held.len(), More::default());
         }
-        let pending = held.uses != NO_USES;
-        held.whereabouts = if pending { Whereabouts::Pending } else { Whereabouts::Deferred };
-        let copy = *held;
-        self.counters.freed(copy.size, copy.requested, pending);
-        Some(copy)
+        self.held[id.index()].has_more = true;
+        &mut self.more[id.index()]
+    }
+
+    /// Takes what else is known of block `id`.
+    #[cold]
+    fn take_more(&mut self, id: BlockId) -> More {
+        self.held[id.index()].has_more = false;
+        std::mem::take(&mut self.more[id.index()])
+    }
+
+    /// Counts block `id` as given back by its caller.
+    #[inline(always)]
+    pub(crate) fn take_back(&mut self, id: BlockId) -> TakenBack {
+        let Some(held) = self.held.get_mut(id.index()) else { return TakenBack::NotOut };
+        if held.whereabouts != Whereabouts::Out {
+            return TakenBack::NotOut;
+        }
+        held.whereabouts = Whereabouts::Deferred;
+        let (size, requested) = (held.size, held.requested);
+        if held.has_more || held.tag != 0 {
+            return self.take_back_known(id);
+        }
+        self.counters.freed(size, requested, false);
+        TakenBack::Plain
+    }
+
+    #[cold]
+    fn take_back_known(&mut self, id: BlockId) -> TakenBack {
+        let Held { size, requested, tag, has_more, .. } = *self.held(id);
+        let more = if has_more { self.take_more(id) } else { More::default() };
+        let pending = !more.uses.is_empty();
+        if pending {
+            self.put(id, Whereabouts::Pending);
+        }
+        self.counters.freed(size, requested, pending);
+        let uses = more.uses;
+        TakenBack::Known(Box::new(Known { size, requested, tag, serial: more.serial, uses }))
     }
 
     /// Tries to keep block `id` in the front cache.
     #[inline(always)]
-    pub(crate) fn keep(&mut self, id: BlockId, held: &Held) -> Kept {
+    pub(crate) fn keep(&mut self, id: BlockId) -> Kept {
+        let held = &mut self.held[id.index()];
         if !held.front {
             return Kept::No;
         }
         let allocated = self.counters.now[crate::counters::ALLOCATED];
         let kept = self.cached.push(id, held.size, allocated);
         if kept != Kept::No {
-            self.held[id.index()].whereabouts = Whereabouts::Cached;
+            held.whereabouts = Whereabouts::Cached;
         }
         kept
     }
@@ -364,33 +414,10 @@ impl Front {
 
     /// Notes that `stream` uses block `id`.
     pub(crate) fn add_use(&mut self, id: BlockId, stream: StreamId) {
-        let held = &mut self.held[id.index()];
-        if held.uses == NO_USES {
-            held.uses = self.vacant_uses.pop().unwrap_or_else(|| {
-                self.uses.push(Vec::new());
-                self.uses.len() as u32 - 1
-            });
-        }
-        let uses = &mut self.uses[held.uses as usize];
+        let uses = &mut self.more_mut(id).uses;
         if !uses.contains(&stream) {
             uses.push(stream);
         }
-    }
-
-    /// Whether another stream was recorded on block `id`.
-    #[inline(always)]
-    pub(crate) fn has_uses(held: &Held) -> bool {
-        held.uses != NO_USES
-    }
-
-    /// Takes the streams recorded on block `id`.
-    pub(crate) fn take_uses(&mut self, id: BlockId) -> Vec<StreamId> {
-        let slot = std::mem::replace(&mut self.held[id.index()].uses, NO_USES);
-        if slot == NO_USES {
-            return Vec::new();
-        }
-        self.vacant_uses.push(slot);
-        std::mem::take(&mut self.uses[slot as usize])
     }
 
     /// Every block outside the heap's free ones.

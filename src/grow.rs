@@ -120,14 +120,7 @@ impl PoolCore {
         };
         stages.note(Stage::Driver, bytes);
         let segment = Detached { address, size: bytes, band: request.band.index };
-        self.attach(request.lane, segment);
-        let placed = self.place(request, request.lane.twin.both())?;
-        placed.map(Some).ok_or_else(|| self.useless_segment())
-    }
-
-    fn useless_segment(&self) -> AllocError {
-        let policy = self.device.settings.policy_name.clone();
-        AllocError::Policy { policy, what: "did not use the segment it asked for" }
+        self.place_in_new(request, segment)
     }
 
     /// The smallest segment that can hold the request, in bytes.
@@ -151,7 +144,7 @@ impl PoolCore {
             let in_use = front.counters.now[ACTIVE];
             let free = books.heap.reserved_bytes().saturating_sub(in_use);
             let growth = Growth { reserved, free, room };
-            let want = Want { band: request.band, align: request.align };
+            let want = Want { band: request.band, align: request.align, fresh: None };
             books.wanted(&want, &growth, &device.settings)
         };
         let bytes = wanted.map_err(|wrong| self.bad_policy(wrong))?;

@@ -36,6 +36,8 @@ pub(crate) struct Growth {
 pub(crate) struct Want {
     pub(crate) band: Band,
     pub(crate) align: u64,
+    /// The wholly free segment that was got for this request.
+    pub(crate) fresh: Option<FreeBlock>,
 }
 
 impl BandPolicy {
@@ -89,10 +91,11 @@ impl Books {
     }
 
     /// Enters a segment from the driver or from another lane.
-    pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) {
+    pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) -> FreeBlock {
         let freed = self.heap.add_segment(segment.address, segment.size, segment.band);
         let band = self.band(segment.band, settings).expect("the band was checked when it was asked for");
         band.policy.freed(&freed);
+        freed.result
     }
 
     /// Takes out the segment that free block `id` fills.
@@ -259,7 +262,8 @@ impl Lane {
 
 /// Cuts a block for `want`, if the policy finds one and the heap agrees. The front cache is merged into
 /// the heap first where the request would else touch idle memory or find nothing; segments the policy
-/// does not want to keep then are put into `gone`.
+/// does not want to keep then are put into `gone`. A policy that would grow again gets the front of the
+/// segment that it asked for.
 #[inline]
 pub(crate) fn place(
     front: &mut Front,
@@ -282,8 +286,14 @@ pub(crate) fn place(
             answer = books.answer(want, settings)?;
         }
     }
-    let Place::Reuse { block, skip, take } = answer else { return Ok(None) };
     let (size, band) = (want.band.size, want.band.index);
+    let (block, skip, take) = match answer {
+        Place::Reuse { block, skip, take } => (block, skip, take),
+        Place::Grow { .. } => match want.fresh {
+            Some(block) => (block.id, block.skip_to(want.align), size),
+            None => return Ok(None),
+        },
+    };
     let cut = books.heap.cut(CutAt { block, skip, take, size, align: want.align, band })?;
     if let Some(entry) = &mut books.bands[band as usize] {
         entry.policy.taken(&cut);

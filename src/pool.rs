@@ -136,8 +136,8 @@ impl PoolHandle {
 impl Drop for PoolHandle {
     fn drop(&mut self) {
         if !self.0.is_forked() {
-            let others = self.0.device.open_pools.fetch_sub(1, Ordering::AcqRel) - 1;
-            self.0.close(others == 0);
+            self.0.device.open_pools.fetch_sub(1, Ordering::AcqRel);
+            self.0.close();
         }
     }
 }

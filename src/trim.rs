@@ -7,6 +7,10 @@ use crate::lane::{Detached, Lane, flush};
 use crate::pool::PoolCore;
 use aquifer_policies::BlockId;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// How often a wait that nobody could repeat may fail before its blocks are given up.
+const WAIT_FAILURES_MAX: u32 = 3;
 
 /// What [`crate::Allocator::empty_cache`] did.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
@@ -178,19 +182,15 @@ impl PoolCore {
         sum
     }
 
-    /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed. The `last`
-    /// pool of a device waits for the blocks that other streams use, since nobody polls after it.
-    pub(crate) fn close(self: &Arc<Self>, last: bool) {
+    /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed.
+    pub(crate) fn close(self: &Arc<Self>) {
         for lane in self.lanes() {
             lane.begin_closing();
         }
-        let waited = self.poll_pending().map_err(AllocError::from).and_then(|()| {
-            while last && self.wait_for_one()? {}
-            Ok(())
-        });
-        if let Err(AllocError::Driver(error)) = waited {
+        if let Err(error) = self.poll_pending() {
             self.device.note(error);
         }
+        self.wait_if_last();
         for lane in self.lanes() {
             take_in_returned(lane);
             self.retire_if_empty(lane);
@@ -198,6 +198,23 @@ impl PoolCore {
         let released = self.release_idle(u64::MAX, Among::ThisPool);
         if let Some(error) = released.error {
             self.device.note(error);
+        }
+    }
+
+    /// Waits for the blocks that other streams use if no pool of the device is open: nobody polls then. A
+    /// failing driver is asked a few times more.
+    pub(crate) fn wait_if_last(&self) {
+        let mut failures = 0;
+        while self.device.open_pools.load(Ordering::Acquire) == 0 && failures < WAIT_FAILURES_MAX {
+            match self.wait_for_one() {
+                Ok(true) => {}
+                Ok(false) => return,
+                Err(AllocError::Driver(error)) => {
+                    self.device.note(error);
+                    failures += 1;
+                }
+                Err(_) => return,
+            }
         }
     }
 

@@ -1,7 +1,7 @@
-//! Best fit: the smallest free block that is large enough. Knows lists by size and the rule for
+//! Best fit: the smallest free block that is large enough. Knows an order of sizes and the rule for
 //! new segments; rounds sizes only to 512 bytes.
 use crate::index::Index;
-use crate::size_lists::SizeLists;
+use crate::size_order::SizeOrder;
 use crate::sizing::round_to_grain;
 use crate::{Band, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
 
@@ -11,13 +11,13 @@ use crate::{Band, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
 #[derive(Debug)]
 pub struct BestFit {
     sizing: Sizing,
-    free: SizeLists,
+    free: SizeOrder,
 }
 
 impl BestFit {
     /// A policy with no free blocks.
     pub fn new(sizing: Sizing) -> BestFit {
-        BestFit { sizing, free: SizeLists::default() }
+        BestFit { sizing, free: SizeOrder::default() }
     }
 }
 

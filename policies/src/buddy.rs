@@ -1,11 +1,11 @@
-//! Buddy: powers of two at offsets that are multiples of their size. Knows lists by size and the
+//! Buddy: powers of two at offsets that are multiples of their size. Knows an order of sizes and the
 //! rule for new segments.
 //!
 //! The heap merges all free neighbours, so that a free block is a run of buddies of unlike sizes: they
 //! grow from the run's start and shrink to its end. Where a request fits, the first and the last
 //! buddy that hold it are compared, and the smaller is cut.
 use crate::index::Index;
-use crate::size_lists::SizeLists;
+use crate::size_order::SizeOrder;
 use crate::sizing::round_to_grain;
 use crate::{Band, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
 
@@ -17,13 +17,13 @@ use crate::{Band, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
 #[derive(Debug)]
 pub struct Buddy {
     sizing: Sizing,
-    free: SizeLists,
+    free: SizeOrder,
 }
 
 impl Buddy {
     /// A policy with no free blocks.
     pub fn new(sizing: Sizing) -> Buddy {
-        Buddy { sizing, free: SizeLists::default() }
+        Buddy { sizing, free: SizeOrder::default() }
     }
 }
 

@@ -16,6 +16,7 @@ mod leaf;
 mod never_cache;
 mod size_classes;
 mod size_lists;
+mod size_order;
 mod sizing;
 mod spec;
 mod two_ends;

@@ -1,7 +1,7 @@
 //! Size classes: requests of similar size become equal, so that what one leaves free suits the next.
-//! Knows lists by size and the rule for new segments.
+//! Knows an order of sizes and the rule for new segments.
 use crate::index::Index;
-use crate::size_lists::SizeLists;
+use crate::size_order::SizeOrder;
 use crate::sizing::round_to_grain;
 use crate::{Band, Cut, FreeBlock, Freed, GRAIN, Place, Policy, Request, Sizing};
 
@@ -14,7 +14,7 @@ use crate::{Band, Cut, FreeBlock, Freed, GRAIN, Place, Policy, Request, Sizing};
 pub struct SizeClasses {
     sizing: Sizing,
     classes: u32,
-    free: SizeLists,
+    free: SizeOrder,
 }
 
 impl SizeClasses {
@@ -30,7 +30,7 @@ impl SizeClasses {
     /// If `classes` is not a power of two from 1 to [`SizeClasses::CLASSES_MAX`].
     pub fn new(sizing: Sizing, classes: u32) -> SizeClasses {
         assert!(classes.is_power_of_two() && classes <= Self::CLASSES_MAX, "classes: {classes}");
-        SizeClasses { sizing, classes, free: SizeLists::default() }
+        SizeClasses { sizing, classes, free: SizeOrder::default() }
     }
 
     #[inline]

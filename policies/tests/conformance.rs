@@ -162,6 +162,28 @@ fn hundreds_of_blocks_stay_found() {
 }
 
 #[test]
+fn hundreds_of_equal_blocks_stay_found() {
+    for spec in specs().filter(|spec| promise(spec.name()) != Finds::Nothing) {
+        let mut model = model(&spec);
+        let allocate = |model: &mut Model<_>, grains: u64, align| {
+            let site = (1 + model.answers.len() as u64) << 28;
+            model.allocate(grains * GRAIN, align, u64::MAX, [site]).unwrap().expect("there is room")
+        };
+        let blocks: Vec<_> = (0..400).map(|_| allocate(&mut model, 128, GRAIN)).collect();
+        blocks.iter().step_by(2).for_each(|&block| model.free(block));
+        let mut live: Vec<_> = blocks.into_iter().skip(1).step_by(2).collect();
+        for i in 0..100 {
+            live.push(allocate(&mut model, [128, 127, 100, 129, 64][i % 5], GRAIN << (i % 12)));
+            model.free(live.swap_remove(i * 7 % live.len()));
+            live.push(allocate(&mut model, 128, GRAIN));
+        }
+        live.into_iter().for_each(|block| model.free(block));
+        while model.release_one(0) {}
+        assert!(matches!(model.ask(&request(GRAIN)), Ok(Place::Grow { .. })), "{spec}");
+    }
+}
+
+#[test]
 fn a_freed_block_is_found_again_at_every_size() {
     for spec in specs().filter(|spec| promise(spec.name()) != Finds::Nothing) {
         for bits in 0..=62 {

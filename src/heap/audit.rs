@@ -47,7 +47,6 @@ impl Heap {
                 && b.size > 0
                 && b.prev == prev
                 && b.segment == index
-                && b.start == segment.address
                 && b.band == segment.band
                 && b.state != State::Vacant;
             if !sound {

@@ -19,26 +19,19 @@ pub(crate) enum State {
 }
 
 #[derive(Clone, Copy, Debug)]
+#[repr(align(32))]
 struct Block {
     address: u64,
     size: u64,
     /// Neighbours inside the segment.
     prev: u32,
     next: u32,
-    /// Address of the segment.
-    start: u64,
     segment: u32,
     state: State,
     band: u8,
 }
 
-impl Block {
-    #[inline(always)]
-    fn view(&self, id: u32) -> FreeBlock {
-        let offset = self.address.wrapping_sub(self.start);
-        FreeBlock { id: BlockId(id), address: self.address, offset, size: self.size }
-    }
-}
+const _: () = assert!(size_of::<Block>() == 32);
 
 #[derive(Clone, Copy, Debug)]
 struct Segment {
@@ -134,7 +127,7 @@ impl Heap {
             self.segments.len() as u32 - 1
         });
         let (prev, next, state) = (NONE, NONE, State::Free);
-        let block = Block { address, size, prev, next, start: address, segment, state, band };
+        let block = Block { address, size, prev, next, segment, state, band };
         let id = self.enter(block);
         self.segments[segment as usize] = Segment { address, size, first: id, band };
         self.reserved_bytes += size;
@@ -165,7 +158,7 @@ impl Heap {
         let id = at.block.0;
         let Some(&block) = self.blocks.get(id as usize) else { return Err(Wrong::NotFree) };
         Self::validate(&block, &at)?;
-        let from = block.view(id);
+        let from = self.view_of(&block, id);
         if block.prev == NONE && block.next == NONE {
             self.idle_bytes -= block.size;
             self.idle_segments -= 1;
@@ -262,7 +255,7 @@ impl Heap {
             self.idle_segments += 1;
         }
         Freed {
-            result: whole.view(keep),
+            result: self.view_of(&whole, keep),
             before_size,
             after_size,
             before_id: BlockId(block.prev),
@@ -309,7 +302,14 @@ impl Heap {
 
     #[inline]
     fn view(&self, id: u32) -> FreeBlock {
-        self.blocks[id as usize].view(id)
+        self.view_of(&self.blocks[id as usize], id)
+    }
+
+    #[inline(always)]
+    fn view_of(&self, block: &Block, id: u32) -> FreeBlock {
+        let start = self.segments[block.segment as usize].address;
+        let (address, size) = (block.address, block.size);
+        FreeBlock { id: BlockId(id), address, offset: address.wrapping_sub(start), size }
     }
 
     #[inline]
