@@ -7,7 +7,7 @@ use crate::allocation::Allocation;
 use crate::device::{FORKED_FREES, bump};
 use crate::driver::{Capture, DriverError, EventId, StreamId};
 use crate::error::AllocError;
-use crate::front::{Front, Kept, Known, Label, TakenBack, Whereabouts};
+use crate::front::{Front, Held, Kept, Known, TakenBack, Whereabouts};
 use crate::heap::Wrong;
 use crate::lane::{self, Detached, FrontGuard, Lane, LaneGuard, Want};
 use crate::pending::{self, Home};
@@ -97,7 +97,7 @@ impl PoolCore {
         Ok(Allocation::nothing())
     }
 
-    #[inline]
+    #[inline(always)]
     fn miss(
         self: &Arc<Self>,
         lane: &'static Lane,
@@ -105,24 +105,40 @@ impl PoolCore {
         ask: Ask,
         band: Band,
     ) -> Result<Allocation, AllocError> {
+        let plain = ask.align <= GRAIN && self.device.pending_len.load(Ordering::Relaxed) == 0;
+        let both = if plain {
+            front.into_both().ok()
+        } else {
+            drop(front);
+            None
+        };
+        let mut gone = None;
+        if let Some(mut both) = both {
+            let (front, books) = both.parts();
+            if let Some(taken) = lane::place_plainly(front, books, band, &mut gone) {
+                let held = Held::new(&taken, band);
+                return Ok(self.hand_out_new(lane, front, taken.id, held, &ask));
+            }
+        }
+        self.miss_further(lane, gone, ask, band)
+    }
+
+    #[cold]
+    fn miss_further(
+        self: &Arc<Self>,
+        lane: &'static Lane,
+        gone: Option<Detached>,
+        ask: Ask,
+        band: Band,
+    ) -> Result<Allocation, AllocError> {
+        self.give_up(lane, gone);
         if ask.align > ALIGN_MAX {
             return Err(AllocError::BadAlignment { align: ask.align });
         }
-        let request = Request { lane, ask, band, align: ask.align.max(GRAIN) };
-        if self.device.pending_len.load(Ordering::Relaxed) == 0 {
-            if let Ok(both) = front.into_both() {
-                if let Some(allocation) = self.place(&request, both)? {
-                    return Ok(allocation);
-                }
-            }
-        } else {
-            drop(front);
-        }
-        self.slow(&request)
+        self.slow(&Request { lane, ask, band, align: ask.align.max(GRAIN) })
     }
 
     /// Places `request` in its lane's books if there is room.
-    #[inline]
     pub(crate) fn place(
         self: &Arc<Self>,
         request: &Request,
@@ -142,7 +158,6 @@ impl PoolCore {
         self.place_or_fill(request, Some(fresh), both)
     }
 
-    #[inline(always)]
     fn place_or_fill(
         self: &Arc<Self>,
         request: &Request,
@@ -155,8 +170,8 @@ impl PoolCore {
         let placed = lane::place(front, books, &want, &self.device.settings, &mut gone);
         let allocation = match placed {
             Ok(Some(taken)) => {
-                front.enter(&taken, request.band);
-                Some(self.hand_out(request.lane, front, taken.id, &request.ask))
+                let held = Held::new(&taken, request.band);
+                Some(self.hand_out_new(request.lane, front, taken.id, held, &request.ask))
             }
             Ok(None) => None,
             Err(wrong) => {
@@ -178,7 +193,7 @@ impl PoolCore {
         AllocError::Policy { policy, what: wrong.text() }
     }
 
-    /// Hands out block `id` of `lane`.
+    /// Hands out block `id` of `lane`, which waited in the front cache.
     #[inline(always)]
     fn hand_out(
         &self,
@@ -187,25 +202,51 @@ impl PoolCore {
         id: BlockId,
         ask: &Ask,
     ) -> Allocation {
+        let held = *front.held(id);
+        self.hand_out_new(lane, front, id, held, ask)
+    }
+
+    /// Hands out block `id` of `lane`, of which `held` is known.
+    #[inline(always)]
+    fn hand_out_new(
+        &self,
+        lane: &'static Lane,
+        front: &mut Front,
+        id: BlockId,
+        held: Held,
+        ask: &Ask,
+    ) -> Allocation {
         let tag = crate::tags::current();
-        let site = self.device.settings.sites.then_some(ask.site);
-        let mut label = Label { requested: ask.bytes, tag, site, serial: 0 };
-        if front.recording {
-            label.serial = self.record_allocation(lane, ask);
+        let over = front.hand_out(id, held, ask.bytes, tag);
+        if over || tag != 0 || front.observed {
+            self.tell_allocation(lane, front, id, ask, over);
         }
-        let over = front.hand_out(id, &label);
-        let held = front.held(id);
-        let (address, size) = (held.address, held.size);
+        Allocation::new(lane, id, held.address, ask.bytes)
+    }
+
+    /// Tells of a block handed out whoever wants to know.
+    #[cold]
+    fn tell_allocation(
+        &self,
+        lane: &'static Lane,
+        front: &mut Front,
+        id: BlockId,
+        ask: &Ask,
+        over: bool,
+    ) {
+        if front.observed {
+            let site = self.device.settings.sites.then_some(ask.site);
+            front.note(id, site, self.record_allocation(lane, ask));
+        }
+        let Held { tag, size, .. } = *front.held(id);
         if tag != 0 {
             self.device.tags.allocated(tag, size);
         }
         if over {
             self.device.settle_peaks(front, lane);
         }
-        Allocation::new(lane, id, address, ask.bytes)
     }
 
-    #[cold]
     fn record_allocation(&self, lane: &'static Lane, ask: &Ask) -> u64 {
         let mut recorder = self.device.recorder.lock();
         recorder.as_mut().map_or(0, |r| r.allocated(ask.bytes, lane.stream()))
@@ -213,11 +254,14 @@ impl PoolCore {
 
     /// Sends segments that no policy wants back to the driver; they return to the lane where it refuses.
     #[cold]
-    pub(crate) fn give_up(&self, lane: &'static Lane, segments: Vec<Detached>) {
-        for segment in segments {
-            if let Err(error) = self.release_segment(lane, segment) {
-                self.device.note(error);
-            }
+    pub(crate) fn give_up(
+        &self,
+        lane: &'static Lane,
+        segments: impl IntoIterator<Item = Detached>,
+    ) {
+        let segments: Vec<Detached> = segments.into_iter().collect();
+        if !segments.is_empty() {
+            self.release_or_keep(lane, segments, self.device.is_capturing());
         }
     }
 
@@ -357,7 +401,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
     match after {
         After::Nothing => {}
         After::NotOut => bump(&pool.device.totals.bad_frees),
-        After::Release(segment) => pool.give_up(lane, vec![segment]),
+        After::Release(segment) => pool.give_up(lane, [segment]),
         After::Idle => pool.enforce_cached_cap(),
         After::Uses(streams) => {
             pool.wait_for_uses(Home { lane, block: id }, &streams);
@@ -464,6 +508,7 @@ impl PoolCore {
         let waited = driver.stream_wait_event(to, event);
         if let Err(error) = driver.release_event(event) {
             self.device.note(error);
+            self.device.pending.lock().keep_unreleased(event);
         }
         waited?;
         bump(&self.device.totals.stream_waits);

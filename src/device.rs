@@ -18,6 +18,8 @@ use std::sync::{Arc, Weak};
 
 /// Shards of the table of raw addresses.
 const RAW_SHARDS: usize = 16;
+/// How often the end of the device tries to give back what the driver refused.
+const RELEASES_MAX: u32 = 3;
 /// How often a stream's front is tried before its share of the device-wide peak is left with it.
 const CALL_IN_TRIES: u32 = 200;
 
@@ -281,11 +283,12 @@ impl Device {
         self.orphans.lock().iter().map(|s| s.size).sum()
     }
 
-    /// Tries again to give back what the driver refused.
+    /// Tries again to give back what the driver refused: segments and events. Bytes of the segments.
     pub(crate) fn release_orphans(&self) -> Result<u64, DriverError> {
+        let events = self.pending.lock().retry_releases(&*self.driver);
         let mut bytes = 0;
         loop {
-            let Some(segment) = self.orphans.lock().pop() else { return Ok(bytes) };
+            let Some(segment) = self.orphans.lock().pop() else { return events.map(|()| bytes) };
             if let Err(error) = self.release(&segment) {
                 self.adopt(segment);
                 return Err(error);
@@ -308,7 +311,9 @@ impl Device {
     pub(crate) fn set_recorder(&self, recorder: Option<Recorder>) -> Option<Recorder> {
         self.recording.store(recorder.is_some(), Ordering::Relaxed);
         for lane in self.lanes() {
-            lane.twin.front().recording = recorder.is_some();
+            let mut front = lane.twin.front();
+            front.recording = recorder.is_some();
+            front.observed = recorder.is_some() || self.settings.sites;
         }
         std::mem::replace(&mut *self.recorder.lock(), recorder)
     }
@@ -345,9 +350,12 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
-        // Nobody is left to be told of a second failure; the driver's own end takes the memory back.
-        if let Err(error) = self.release_orphans() {
-            self.note(error);
+        // Nobody is left to be told of a further failure; the driver's own end takes the memory back.
+        for _ in 0..RELEASES_MAX {
+            match self.release_orphans() {
+                Ok(_) => return,
+                Err(error) => self.note(error),
+            }
         }
     }
 }

@@ -193,6 +193,15 @@ pub(crate) struct Held {
 const _: () = assert!(size_of::<Held>() == 32);
 
 impl Held {
+    /// A block just cut from the heap for a request of `band`.
+    #[inline(always)]
+    pub(crate) fn new(taken: &FreeBlock, band: Band) -> Held {
+        // A block with more bytes than its rounded size could not be found by that size again.
+        let front = band.front && taken.size == band.size;
+        let (address, size) = (taken.address, taken.size);
+        Held { address, size, band: band.index, front, ..Held::default() }
+    }
+
     /// Whether a caller holds the block.
     pub(crate) fn is_out(&self) -> bool {
         self.whereabouts == Whereabouts::Out
@@ -208,15 +217,6 @@ pub(crate) struct More {
     pub(crate) serial: u64,
     /// Other streams that use it.
     uses: Vec<StreamId>,
-}
-
-/// What a caller says of a block it gets.
-#[derive(Clone, Copy)]
-pub(crate) struct Label {
-    pub(crate) requested: u64,
-    pub(crate) tag: u16,
-    pub(crate) site: Option<&'static Location<'static>>,
-    pub(crate) serial: u64,
 }
 
 /// What a block was when its caller gave it back.
@@ -251,6 +251,8 @@ pub(crate) struct Front {
     pub(crate) deferred: Vec<BlockId>,
     /// Whether requests are recorded.
     pub(crate) recording: bool,
+    /// Whether more is to be known of a block than its size: requests are recorded, or their sites kept.
+    pub(crate) observed: bool,
     /// Whether cached bytes are capped.
     pub(crate) caps_cached: bool,
     /// The pool it serves; none while the lane is vacant.
@@ -268,6 +270,7 @@ impl Front {
             more: Vec::new(),
             deferred: Vec::new(),
             recording: false,
+            observed: false,
             caps_cached: false,
             pool: None,
         }
@@ -279,6 +282,7 @@ impl Front {
             cached: Cached::new(pool.device.front_caches()),
             banding: Some(pool.device.settings.policy()),
             recording: pool.device.is_recording(),
+            observed: pool.device.is_recording() || pool.device.settings.sites,
             caps_cached: pool.device.settings.cached_bytes_cap.is_some(),
             pool: Some(pool),
             ..Front::vacant()
@@ -309,33 +313,32 @@ impl Front {
         &self.held[id.index()]
     }
 
-    /// Enters a block just cut from the heap.
-    #[inline]
-    pub(crate) fn enter(&mut self, taken: &FreeBlock, band: Band) {
-        let index = taken.id.index();
+    /// Hands out block `id`, of which `held` is known, for a request of so many bytes under a tag; whether
+    /// a peak has to be settled.
+    #[inline(always)]
+    pub(crate) fn hand_out(&mut self, id: BlockId, held: Held, requested: u64, tag: u16) -> bool {
+        let index = id.index();
         if index >= self.held.len() {
-            self.held.resize(index + 1, Held::default());
+            self.make_place(index);
         }
-        let held = &mut self.held[index];
-        held.address = taken.address;
-        held.size = taken.size;
-        held.band = band.index;
-        // A block with more bytes than its rounded size could not be found by that size again.
-        held.front = band.front && taken.size == band.size;
+        self.held[index] = Held { requested, tag, whereabouts: Whereabouts::Out, ..held };
+        self.counters.allocated(held.size, requested)
     }
 
-    /// Hands out block `id`; whether a peak has to be settled.
-    #[inline(always)]
-    pub(crate) fn hand_out(&mut self, id: BlockId, label: &Label) -> bool {
-        if label.site.is_some() || label.serial != 0 {
-            let more = self.more_mut(id);
-            (more.site, more.serial) = (label.site, label.serial);
-        }
-        let held = &mut self.held[id.index()];
-        held.requested = label.requested;
-        held.tag = label.tag;
-        held.whereabouts = Whereabouts::Out;
-        self.counters.allocated(held.size, label.requested)
+    #[cold]
+    fn make_place(&mut self, index: usize) {
+        self.held.resize(index + 1, Held::default());
+    }
+
+    /// Keeps who asked for block `id`, and its number in the recorded trace.
+    pub(crate) fn note(
+        &mut self,
+        id: BlockId,
+        site: Option<&'static Location<'static>>,
+        serial: u64,
+    ) {
+        let more = self.more_mut(id);
+        (more.site, more.serial) = (site, serial);
     }
 
     /// What else is known of block `id`.

@@ -238,9 +238,9 @@ impl PoolCore {
                 Ok(()) | Err(DriverError::UnknownEvent(_)) => {}
                 Err(error) => return Err(error.into()),
             },
-            WaitFor::Device { stream, order } => {
+            WaitFor::Device { before } => {
                 device.driver.synchronize()?;
-                let ready = device.pending.lock().device_waited(stream, order);
+                let ready = device.pending.lock().device_waited(before);
                 take_in_ready(ready);
             }
         }

@@ -7,7 +7,9 @@ use crate::front::{Front, Whereabouts};
 use crate::heap::{CutAt, Heap, Wrong};
 use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
 use crate::settings::Settings;
-use aquifer_policies::{BANDS_MAX, Band, BlockId, FreeBlock, Freed, Place, Policy, Request};
+use aquifer_policies::{
+    BANDS_MAX, Band, BlockId, FreeBlock, Freed, GRAIN, Place, Policy, Request,
+};
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
 use std::sync::atomic::{AtomicU32, AtomicU64};
@@ -260,11 +262,40 @@ impl Lane {
     }
 }
 
+/// Cuts a block for a request of `band`, if that takes nothing but the policy's answer. A segment the
+/// policy does not want to keep is put into `gone`, and the request not placed.
+#[inline(always)]
+pub(crate) fn place_plainly(
+    front: &mut Front,
+    books: &mut Books,
+    band: Band,
+    gone: &mut Option<Detached>,
+) -> Option<FreeBlock> {
+    if let Some(last) = front.cached.take_last() {
+        *gone = put_into_heap(front, books, last);
+        if gone.is_some() {
+            return None;
+        }
+    }
+    let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
+    let Place::Reuse { block, skip, take } = entry.policy.place(&Request::new(band.size, GRAIN))
+    else {
+        return None;
+    };
+    let waiting = front.cached.bytes() > 0 || !front.deferred.is_empty();
+    if waiting && books.heap.is_whole(block) {
+        return None;
+    }
+    let (size, index) = (band.size, band.index);
+    let cut = books.heap.cut(CutAt { block, skip, take, size, align: GRAIN, band: index }).ok()?;
+    entry.policy.taken(&cut);
+    Some(cut.taken())
+}
+
 /// Cuts a block for `want`, if the policy finds one and the heap agrees. The front cache is merged into
 /// the heap first where the request would else touch idle memory or find nothing; segments the policy
 /// does not want to keep then are put into `gone`. A policy that would grow again gets the front of the
 /// segment that it asked for.
-#[inline]
 pub(crate) fn place(
     front: &mut Front,
     books: &mut Books,

@@ -34,7 +34,7 @@ pub(crate) struct Pending {
     vacant: Vec<u32>,
     queues: BTreeMap<StreamId, VecDeque<Use>>,
     arrivals: u64,
-    /// Events the driver failed to take back; tried again at each poll.
+    /// Events the driver failed to take back; tried again at each poll and release.
     unreleased: Vec<EventId>,
 }
 
@@ -51,8 +51,9 @@ pub(crate) struct Polled {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum WaitFor {
     Event(EventId),
-    /// A use that no event can mark any more: only the whole device can be waited for.
-    Device { stream: StreamId, order: u64 },
+    /// A use that no event can mark any more: only the whole device can be waited for. What arrived
+    /// before number `before` is over then.
+    Device { before: u64 },
 }
 
 impl Pending {
@@ -94,7 +95,7 @@ impl Pending {
     /// Asks about the oldest use of each stream until one is not over.
     pub(crate) fn poll(&mut self, driver: &dyn Driver) -> Polled {
         let mut polled = Polled::default();
-        self.retry_releases(driver, &mut polled);
+        polled.error = self.retry_releases(driver).err();
         let streams: Vec<StreamId> = self.streams().collect();
         for stream in streams {
             if let Err(error) = self.poll_stream(stream, driver, &mut polled.ready) {
@@ -105,14 +106,20 @@ impl Pending {
         polled
     }
 
-    fn retry_releases(&mut self, driver: &dyn Driver, polled: &mut Polled) {
+    /// Keeps an event that the driver failed to take back.
+    pub(crate) fn keep_unreleased(&mut self, event: EventId) {
+        self.unreleased.push(event);
+    }
+
+    /// Tries again to release the events that the driver failed to take back.
+    pub(crate) fn retry_releases(&mut self, driver: &dyn Driver) -> Result<(), DriverError> {
         while let Some(event) = self.unreleased.pop() {
             if let Err(error) = release(driver, event) {
                 self.unreleased.push(event);
-                polled.error.get_or_insert(error);
-                return;
+                return Err(error);
             }
         }
+        Ok(())
     }
 
     fn poll_stream(
@@ -162,21 +169,20 @@ impl Pending {
 
     /// The use that arrived first among the oldest of each stream.
     pub(crate) fn next_wait(&self) -> Option<WaitFor> {
-        let oldest = self.queues.iter().filter_map(|(s, q)| q.front().map(|u| (u.order, *s, u.event)));
-        let (order, stream, event) = oldest.min_by_key(|o| o.0)?;
-        Some(match event {
+        let oldest = self.queues.values().filter_map(VecDeque::front).min_by_key(|u| u.order)?;
+        Some(match oldest.event {
             Some(event) => WaitFor::Event(event),
-            None => WaitFor::Device { stream, order },
+            None => WaitFor::Device { before: self.arrivals },
         })
     }
 
-    /// The whole device has been waited for: uses of `stream` without an event, up to the one that
-    /// arrived as number `order`, are over.
-    pub(crate) fn device_waited(&mut self, stream: StreamId, order: u64) -> Vec<Home> {
+    /// The whole device has been waited for: uses without an event that arrived before number `before`
+    /// are over.
+    pub(crate) fn device_waited(&mut self, before: u64) -> Vec<Home> {
         let mut ready = Vec::new();
         let mut over = Vec::new();
-        if let Some(queue) = self.queues.get_mut(&stream) {
-            while queue.front().is_some_and(|u| u.event.is_none() && u.order <= order) {
+        for queue in self.queues.values_mut() {
+            while queue.front().is_some_and(|u| u.event.is_none() && u.order < before) {
                 over.extend(queue.pop_front().map(|u| u.entry));
             }
         }

@@ -1,7 +1,7 @@
 //! Giving memory back: idle segments, closing pools, the cap on cached bytes.
 use crate::cache::take_in_returned;
 use crate::counters::{ACTIVE, ACTIVE_BLOCKS, ALLOCATED, GAUGES, Gauges};
-use crate::driver::DriverError;
+use crate::driver::{Call, DriverError, StreamId};
 use crate::error::AllocError;
 use crate::lane::{Detached, Lane, flush};
 use crate::pool::PoolCore;
@@ -85,6 +85,15 @@ impl PoolCore {
     /// Gives idle segments back to the driver until at least `bytes` are released.
     pub(crate) fn release_idle(self: &Arc<Self>, bytes: u64, among: Among) -> Released {
         let mut released = Released::default();
+        released.error = match self.device.is_capturing() {
+            Ok(None) => None,
+            // It would spoil the capture.
+            Ok(Some(_)) => Some(DriverError::Capturing(Call::Free)),
+            Err(error) => Some(error),
+        };
+        if released.error.is_some() {
+            return released;
+        }
         match self.device.release_orphans() {
             Ok(bytes) => released.released_bytes += bytes,
             Err(error) => released.error = Some(error),
@@ -218,12 +227,13 @@ impl PoolCore {
         }
     }
 
-    /// Ends a closing lane that holds nothing for anybody.
+    /// Gives back what is idle in a closing lane, and ends the lane if it holds nothing for anybody.
     pub(crate) fn retire_if_empty(&self, lane: &'static Lane) {
+        let is_capturing = self.device.is_capturing();
         let mut both = lane.twin.both();
         let (front, books) = both.parts();
         let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, self));
-        if !ours || !lane.is_closing() || front.counters.now[ACTIVE_BLOCKS] > 0 {
+        if !ours || !lane.is_closing() {
             return;
         }
         let mut segments = Vec::new();
@@ -231,19 +241,38 @@ impl PoolCore {
         let idle: Vec<(BlockId, u8)> =
             books.heap.idle_segments().map(|(id, s)| (id, s.band)).collect();
         segments.extend(idle.into_iter().filter_map(|(id, band)| books.detach(id, band)));
-        let mut last = std::mem::take(&mut front.counters);
-        let keep_alive = front.pool.take();
+        let last = (front.counters.now[ACTIVE_BLOCKS] == 0)
+            .then(|| (std::mem::take(&mut front.counters), front.pool.take()));
         drop(both);
-        self.forget_lane(lane);
-        self.device.remove_lane(lane, &mut last);
-        lane.unbind();
+        if let Some((mut counters, keep_alive)) = last {
+            self.forget_lane(lane);
+            self.device.remove_lane(lane, &mut counters);
+            lane.unbind();
+            self.release_or_keep(lane, segments, is_capturing);
+            drop(keep_alive);
+        } else {
+            self.release_or_keep(lane, segments, is_capturing);
+        }
+    }
+
+    /// Gives segments back to the driver; those it refuses return to the lane, or to the device if the
+    /// lane has gone, and so do all while a stream is captured: a free would spoil the capture.
+    pub(crate) fn release_or_keep(
+        &self,
+        lane: &'static Lane,
+        segments: Vec<Detached>,
+        is_capturing: Result<Option<StreamId>, DriverError>,
+    ) {
+        if let Err(error) = is_capturing {
+            self.device.note(error);
+        }
         for segment in segments {
-            if let Err(error) = self.device.release(&segment) {
+            if is_capturing != Ok(None) {
+                self.attach(lane, segment);
+            } else if let Err(error) = self.release_segment(lane, segment) {
                 self.device.note(error);
-                self.device.adopt(segment);
             }
         }
-        drop(keep_alive);
     }
 }
 

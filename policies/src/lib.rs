@@ -128,6 +128,7 @@ pub struct Request {
 impl Request {
     /// A request with nothing known but its size and alignment, in bytes: unlimited room, no free
     /// blocks, nothing reserved.
+    #[inline]
     pub fn new(size: u64, align: u64) -> Request {
         Request { size, align, reserved: 0, free: 0, room: u64::MAX, frugal: false }
     }

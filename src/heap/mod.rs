@@ -153,7 +153,7 @@ impl Heap {
     }
 
     /// Cuts a used block out of a free one, if the answer is right; else nothing changes.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn cut(&mut self, at: CutAt) -> Result<Cut, Wrong> {
         let id = at.block.0;
         let Some(&block) = self.blocks.get(id as usize) else { return Err(Wrong::NotFree) };
@@ -196,7 +196,7 @@ impl Heap {
         Ok(Cut { from, skip: at.skip, take: at.take, front_id, taken_id })
     }
 
-    #[inline]
+    #[inline(always)]
     fn validate(block: &Block, at: &CutAt) -> Result<(), Wrong> {
         if block.state != State::Free {
             return Err(Wrong::NotFree);
@@ -220,7 +220,7 @@ impl Heap {
     }
 
     /// Frees used block `id` and merges it with its free neighbours.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&mut self, id: BlockId) -> Freed {
         let id = id.0;
         let block = self.blocks[id as usize];

@@ -58,8 +58,16 @@ impl Checked {
 
     /// Reads all counts, which takes in what waits no longer.
     pub(super) fn check_stats(&mut self) -> Result<(), String> {
-        let stats = self.allocator.memory_stats();
+        let mut stats = self.allocator.memory_stats();
         let device = self.device.clone();
+        // A block taken in may send a segment back, which waits for work that was asked about before.
+        loop {
+            let freed = stats.num_device_free;
+            stats = self.allocator.memory_stats();
+            if stats.num_device_free == freed {
+                break;
+            }
+        }
         if !self.may_fail {
             self.forget_waiting(|w| {
                 let over = |e: &_| device.query_event(*e).expect("the model's own event");

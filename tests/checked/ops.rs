@@ -62,6 +62,19 @@ impl Choices<'_> {
     }
 }
 
+/// A program of `count` things to do, chosen by `seed`.
+pub fn program(mut seed: u64, count: usize) -> Vec<Op> {
+    let mut bytes = Vec::with_capacity(count * 8);
+    for _ in 0..count {
+        seed = seed.wrapping_add(0x9e37_79b9_7f4a_7c15);
+        let mixed = (seed ^ (seed >> 30)).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+        let mixed = (mixed ^ (mixed >> 27)).wrapping_mul(0x94d0_49bb_1331_11eb);
+        bytes.extend((mixed ^ (mixed >> 31)).to_le_bytes());
+    }
+    let mut choices = Choices(&bytes);
+    (0..count).map(|_| Op::read(&mut choices)).collect()
+}
+
 impl Op {
     pub fn read(from: &mut Choices) -> Op {
         match from.next() % 40 {
