@@ -217,6 +217,10 @@ fn the_device_wide_peak_is_never_under_the_true_one() {
                         drop(memory);
                     }
                 }
+                for memory in live {
+                    least_now.fetch_sub(memory.block_bytes(), Ordering::SeqCst);
+                    drop(memory);
+                }
             });
         }
     });
