@@ -66,7 +66,7 @@ impl PoolCore {
         if ask.bytes.wrapping_sub(1) >= SIZE_MAX || !ask.align.is_power_of_two() {
             return self.allocate_odd(ask);
         }
-        let lane = self.lane(ask.stream);
+        let lane = self.lane(ask.stream)?;
         if lane.is_forked() {
             return Err(AllocError::Forked);
         }

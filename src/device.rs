@@ -60,6 +60,8 @@ pub(crate) struct Reserved {
 
 /// See the module's page.
 pub(crate) struct Device {
+    /// The fork epoch it was made in.
+    epoch: u32,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) settings: Settings,
     pub(crate) granularity: u64,
@@ -92,6 +94,7 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>, settings: Settings) -> Self {
         Device {
+            epoch: crate::fork::epoch(),
             granularity: driver.granularity(),
             driver,
             cap: Mutex::new(settings.cap),
@@ -115,6 +118,12 @@ impl Device {
             orphans: Mutex::default(),
             last_error: Mutex::new(None),
         }
+    }
+
+    /// Whether this process is a forked child of the device's: then its locks may be held for ever.
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.epoch != crate::fork::epoch()
     }
 
     /// Every lane, oldest first.
@@ -350,6 +359,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         // Nobody is left to be told of a further failure; the driver's own end takes the memory back.
         for _ in 0..RELEASES_MAX {
             match self.release_orphans() {
