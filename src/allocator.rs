@@ -341,8 +341,8 @@ impl Allocator {
             recorder.mark(label);
         }
         let step = device.next_step();
-        for lane in device.lanes() {
-            lane.twin.both().parts().1.mark(step);
+        for (_, mut both) in device.boths() {
+            both.parts().1.mark(step);
         }
     }
 
@@ -371,10 +371,9 @@ impl Allocator {
         }
         let live: Vec<(u64, u64, StreamId)> = self
             .device()
-            .lanes()
-            .into_iter()
-            .flat_map(|lane| {
-                let front = lane.twin.front();
+            .boths()
+            .flat_map(|(lane, mut both)| {
+                let front = &*both.parts().0;
                 let out = front.outside().filter(|(_, h)| h.is_out());
                 let serial = |id| front.more(id).map_or(0, |more| more.serial);
                 out.map(|(id, h)| (serial(id), h.requested, lane.stream())).collect::<Vec<_>>()
@@ -458,7 +457,7 @@ impl Allocator {
             return 0;
         }
         let device = self.device();
-        device.lanes().into_iter().for_each(crate::cache::take_in_returned);
+        device.take_in_returned();
         device.now()[gauge]
     }
 
@@ -479,8 +478,8 @@ impl Allocator {
         if self.pool_core().is_forked() {
             return 0;
         }
-        let lanes = self.device().lanes().into_iter().filter(|l| l.stream() == stream);
-        lanes.map(|l| l.twin.front().counters.peak_now(ALLOCATED)).sum()
+        let lanes = self.device().boths().filter(|(lane, _)| lane.stream() == stream);
+        lanes.map(|(_, mut both)| both.parts().0.counters.peak_now(ALLOCATED)).sum()
     }
 
     /// Live allocations with the place in the program that made each, where

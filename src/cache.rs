@@ -42,8 +42,9 @@ enum After {
     Nothing,
     /// The block was not out.
     NotOut,
-    /// Its segment is idle and not worth keeping.
-    Release(Detached),
+    /// Its segment is idle and not worth keeping. The pool it came from comes along, since the lane may
+    /// serve another one as soon as it is let go.
+    Release(Detached, Arc<PoolCore>),
     /// A segment has become idle while cached bytes are capped.
     Idle,
     /// Other streams were recorded on it.
@@ -380,7 +381,7 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
     };
     let (front, books) = both.parts();
     if let Some(segment) = lane::put_into_heap(front, books, id) {
-        return After::Release(segment);
+        return After::Release(segment, front.pool().clone());
     }
     if front.caps_cached && books.heap.idle_bytes() > 0 {
         return After::Idle;
@@ -390,7 +391,10 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
 
 #[cold]
 fn after_free(lane: &'static Lane, id: BlockId, after: After) {
-    let pool = lane.twin.front().pool.clone();
+    let pool = match &after {
+        After::Release(_, pool) => Some(pool.clone()),
+        _ => lane.twin.front().pool.clone(),
+    };
     let Some(pool) = pool else { return };
     settle(&pool, lane, id, after);
     take_in_returned(lane);
@@ -401,7 +405,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
     match after {
         After::Nothing => {}
         After::NotOut => bump(&pool.device.totals.bad_frees),
-        After::Release(segment) => pool.give_up(lane, [segment]),
+        After::Release(segment, pool) => pool.give_up(lane, [segment]),
         After::Idle => pool.enforce_cached_cap(),
         After::Uses(streams) => {
             pool.wait_for_uses(Home { lane, block: id }, &streams);

@@ -5,7 +5,7 @@ use crate::counters::{Counters, DevicePeaks, Flow, GAUGES, Gauges};
 use crate::driver::{Capture, Driver, DriverError, StreamId};
 use crate::error::AllocError;
 use crate::front::Front;
-use crate::lane::{Detached, Lane};
+use crate::lane::{Detached, FrontGuard, Lane, LaneGuard};
 use crate::pending::Pending;
 use crate::pool::PoolCore;
 use crate::recorder::Recorder;
@@ -126,9 +126,21 @@ impl Device {
         self.epoch != crate::fork::epoch()
     }
 
-    /// Every lane, oldest first.
+    /// Every lane, oldest first. It may serve another device by the time it is looked at.
     pub(crate) fn lanes(&self) -> Vec<&'static Lane> {
         self.lanes.read().clone()
+    }
+
+    /// The front of each lane, oldest first and one at a time. Lanes may come and go meanwhile.
+    pub(crate) fn fronts(&self) -> impl Iterator<Item = FrontGuard<'static>> + '_ {
+        let ours = |pool: &PoolCore| std::ptr::eq(&*pool.device, self);
+        self.lanes().into_iter().filter_map(move |lane| lane.front_if(ours))
+    }
+
+    /// Front and books of each lane, as [`Device::fronts`].
+    pub(crate) fn boths(&self) -> impl Iterator<Item = (&'static Lane, LaneGuard<'static>)> + '_ {
+        let ours = |pool: &PoolCore| std::ptr::eq(&*pool.device, self);
+        self.lanes().into_iter().filter_map(move |lane| Some((lane, lane.both_if(ours)?)))
     }
 
     pub(crate) fn add_lane(&self, lane: &'static Lane) {
@@ -179,8 +191,7 @@ impl Device {
 
     /// Begins all peaks anew.
     pub(crate) fn reset_peak(&self) {
-        for lane in self.lanes() {
-            let mut front = lane.twin.front();
+        for mut front in self.fronts() {
             front.counters.reset_peak();
             self.peaks.lock().call_in(&mut front.counters);
         }
@@ -191,11 +202,15 @@ impl Device {
         reserved.segments_peak = reserved.segments;
     }
 
+    /// Takes in the blocks that threads left while a front was held.
+    pub(crate) fn take_in_returned(&self) {
+        self.lanes().into_iter().for_each(crate::cache::take_in_returned);
+    }
+
     /// Sum of all lanes' gauges now.
     pub(crate) fn now(&self) -> Gauges {
         let mut sum = [0; GAUGES];
-        for lane in self.lanes() {
-            let front = lane.twin.front();
+        for front in self.fronts() {
             sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
         }
         sum
@@ -227,8 +242,8 @@ impl Device {
     /// keep cost more than they save.
     pub(crate) fn stop_front_caches(&self) {
         if !self.front_stopped.swap(true, Ordering::Relaxed) {
-            for lane in self.lanes() {
-                lane.twin.front().cached.enabled = false;
+            for mut front in self.fronts() {
+                front.cached.enabled = false;
             }
         }
     }
@@ -319,8 +334,7 @@ impl Device {
     /// Starts or stops recording; the recorder there was.
     pub(crate) fn set_recorder(&self, recorder: Option<Recorder>) -> Option<Recorder> {
         self.recording.store(recorder.is_some(), Ordering::Relaxed);
-        for lane in self.lanes() {
-            let mut front = lane.twin.front();
+        for mut front in self.fronts() {
             front.recording = recorder.is_some();
             front.observed = recorder.is_some() || self.settings.sites;
         }
@@ -349,8 +363,7 @@ impl Device {
     }
 
     fn is_inside(&self, address: u64) -> bool {
-        self.lanes().into_iter().any(|lane| {
-            let mut both = lane.twin.both();
+        self.boths().any(|(_, mut both)| {
             let mut segments = both.parts().1.heap.segments();
             segments.any(|s| address >= s.address && address - s.address < s.size)
         })

@@ -91,9 +91,8 @@ impl Stats {
         let mut stats = Stats::default();
         let (mut now, mut flow): (Gauges, [Flow; 2]) = Default::default();
         let mut idle = 0;
-        for lane in device.lanes() {
-            crate::cache::take_in_returned(lane);
-            let mut both = lane.twin.both();
+        device.take_in_returned();
+        for (_, mut both) in device.boths() {
             let (front, books) = both.parts();
             now.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
             flow.iter_mut().zip(&front.counters.flow).for_each(|(s, f)| s.add(f));
