@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering;
 /// Largest alignment, in bytes.
 pub(crate) const ALIGN_MAX: u64 = 2 << 20;
 
+/// Largest size that a policy may round a request to, in bytes.
+const BAND_SIZE_MAX: u64 = 2 * SIZE_MAX - ALIGN_MAX;
+
 /// What a caller asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask {
@@ -76,6 +79,10 @@ impl PoolCore {
         }
         let mut front = lane.twin.front();
         let band = front.band(ask.bytes);
+        if band.size < ask.bytes {
+            drop(front);
+            return Err(self.bad_policy(Wrong::Rounding));
+        }
         if ask.align <= GRAIN && band.front {
             if let Some(id) = front.cached.pop(band.size) {
                 front.counters.front_hits += 1;
@@ -135,6 +142,9 @@ impl PoolCore {
         self.give_up(lane, gone);
         if ask.align > ALIGN_MAX {
             return Err(AllocError::BadAlignment { align: ask.align });
+        }
+        if band.size > BAND_SIZE_MAX {
+            return Err(self.bad_policy(Wrong::Rounding));
         }
         self.slow(&Request { lane, ask, band, align: ask.align.max(GRAIN) })
     }
