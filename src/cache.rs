@@ -74,7 +74,7 @@ impl PoolCore {
         if lane.is_forked() {
             return Err(AllocError::Forked);
         }
-        if lane.has_returned() {
+        if lane.returned.any() {
             take_in_returned(lane);
         }
         let mut front = lane.twin.front();
@@ -342,7 +342,7 @@ pub(crate) fn free(lane: &'static Lane, id: BlockId) {
         None if lane.leave(id) => return take_in_returned(lane),
         None => return,
     };
-    if !matches!(after, After::Nothing) || lane.has_returned() || lane.is_closing() {
+    if !matches!(after, After::Nothing) || lane.returned.any() || lane.returned.is_closing() {
         after_free(lane, id, after);
     }
 }
@@ -422,7 +422,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
             pool.wait_if_last();
         }
     }
-    if lane.is_closing() {
+    if lane.returned.is_closing() {
         pool.retire_if_empty(lane);
     }
 }
@@ -430,7 +430,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
 /// Takes in the blocks that other threads left while the front was held.
 #[cold]
 pub(crate) fn take_in_returned(lane: &'static Lane) {
-    while let Some(id) = lane.next_returned() {
+    while let Some(id) = lane.returned.next() {
         let front = lane.twin.front();
         let Some(pool) = front.pool.clone() else { return };
         let after = give_back(lane, front, id);
@@ -489,7 +489,7 @@ impl PoolCore {
     fn detach_fitting(&self, request: &Request, most: u64) -> Option<(&'static Lane, Detached)> {
         let mut best: Option<(u64, u64, &'static Lane, BlockId)> = None;
         for lane in self.lanes() {
-            if std::ptr::eq(lane, request.lane) || lane.is_closing() {
+            if std::ptr::eq(lane, request.lane) || lane.returned.is_closing() {
                 continue;
             }
             let Some(mut both) = lane.twin.try_both() else { continue };

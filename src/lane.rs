@@ -4,16 +4,16 @@
 //! stream, so that a handle may point at its lane without counting references.
 use crate::driver::StreamId;
 use crate::front::{Front, Whereabouts};
-use crate::pool::PoolCore;
 use crate::heap::{CutAt, Heap, Wrong};
+use crate::pool::PoolCore;
+use crate::returned::Returned;
 use crate::settings::Settings;
-use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
+use crate::sync::{Both, Twin};
 use aquifer_policies::{
     BANDS_MAX, Band, BlockId, Direct, FreeBlock, Freed, GRAIN, Place, Policy, Request,
 };
-use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
-use std::sync::atomic::{AtomicU32, AtomicU64};
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The heap with the policies that decide in it.
 #[derive(Default)]
@@ -146,13 +146,10 @@ pub(crate) type FrontGuard<'a> = crate::sync::Front<'a, Front, Books>;
 pub(crate) struct Lane {
     pub(crate) twin: Twin<Front, Books>,
     /// Blocks freed while another thread held the front.
-    returned: SegQueue<BlockId>,
-    has_returned: AtomicBool,
+    pub(crate) returned: Returned,
     stream: AtomicU64,
     /// The fork epoch it was made in.
     epoch: AtomicU32,
-    /// Whether the lane goes when its last block comes back.
-    closing: AtomicBool,
     /// Held while the lane grows, so that two threads do not both ask the driver for what one segment
     /// would have served.
     pub(crate) growing: Mutex<()>,
@@ -165,11 +162,9 @@ impl Lane {
     fn new() -> Self {
         Lane {
             twin: Twin::new(Front::vacant(), Books::default()),
-            returned: SegQueue::new(),
-            has_returned: AtomicBool::new(false),
+            returned: Returned::new(),
             stream: AtomicU64::new(0),
             epoch: AtomicU32::new(0),
-            closing: AtomicBool::new(false),
             growing: Mutex::new(()),
         }
     }
@@ -185,7 +180,7 @@ impl Lane {
         let lane = found.unwrap_or_else(|| Box::leak(Box::new(Lane::new())));
         lane.epoch.store(epoch, Ordering::Relaxed);
         lane.stream.store(stream.0, Ordering::Relaxed);
-        lane.closing.store(false, Ordering::Relaxed);
+        lane.returned.reopen();
         *lane.twin.front() = front;
         lane
     }
@@ -239,50 +234,14 @@ impl Lane {
     /// queue.
     pub(crate) fn begin_closing(&'static self, pool: &PoolCore) {
         let Some(front) = self.front_if(|p| std::ptr::eq(p, pool)) else { return };
-        self.closing.store(true, Ordering::Relaxed);
+        self.returned.close();
         drop(front);
-        fence(Ordering::SeqCst);
-    }
-
-    /// Whether the lane goes when its last block comes back.
-    #[inline(always)]
-    pub(crate) fn is_closing(&self) -> bool {
-        self.closing.load(Ordering::Relaxed)
     }
 
     /// Leaves a freed block for whoever comes next; whether that is the caller.
-    ///
-    /// The fence pairs with the one of [`Lane::begin_closing`]: either the closer finds the block in
-    /// the queue, or this thread sees that the lane is closing and brings the block in itself.
     #[cold]
     pub(crate) fn leave(&self, id: BlockId) -> bool {
-        self.returned.push(id);
-        self.has_returned.store(true, Ordering::Release);
-        fence(Ordering::SeqCst);
-        self.is_closing() || self.twin.try_front().is_some()
-    }
-
-    /// Whether freed blocks wait in the queue.
-    #[inline(always)]
-    pub(crate) fn has_returned(&self) -> bool {
-        self.has_returned.load(Ordering::Relaxed)
-    }
-
-    /// A freed block that waited in the queue.
-    #[cold]
-    pub(crate) fn next_returned(&self) -> Option<BlockId> {
-        match self.returned.pop() {
-            None => {
-                // Whoever pushes between these two says so again.
-                self.has_returned.swap(false, Ordering::AcqRel);
-                let late = self.returned.pop();
-                if late.is_some() {
-                    self.has_returned.store(true, Ordering::Release);
-                }
-                late
-            }
-            id => id,
-        }
+        self.returned.leave(id, || self.twin.try_front().is_some())
     }
 }
 
@@ -372,54 +331,4 @@ pub(crate) fn flush(front: &mut Front, books: &mut Books, gone: &mut Vec<Detache
         gone.extend(put_into_heap(front, books, id));
     }
     front.deferred = ids;
-}
-
-#[cfg(all(test, loom))]
-mod loom_tests {
-    use super::*;
-    use loom::thread;
-
-    fn drain(lane: &Lane) -> Vec<u32> {
-        std::iter::from_fn(|| lane.next_returned()).map(|id| id.0).collect()
-    }
-
-    #[test]
-    fn loom_a_block_left_while_the_front_is_held_is_found_once() {
-        loom::model(|| {
-            let lane: &'static Lane = Box::leak(Box::new(Lane::new()));
-            let leavers: Vec<_> = (0..2)
-                .map(|id| {
-                    thread::spawn(move || {
-                        if lane.leave(BlockId(id)) { drain(lane) } else { Vec::new() }
-                    })
-                })
-                .collect();
-            let front = lane.twin.front();
-            let mut found = if lane.has_returned() { drain(lane) } else { Vec::new() };
-            drop(front);
-            for leaver in leavers {
-                found.extend(leaver.join().expect("no panic"));
-            }
-            assert!(found.len() == 2 || lane.has_returned(), "a block is in the queue unannounced");
-            found.extend(drain(lane));
-            found.sort_unstable();
-            assert_eq!(found, [0, 1]);
-        });
-    }
-
-    #[test]
-    fn loom_a_closing_lane_strands_no_block() {
-        loom::model(|| {
-            let lane: &'static Lane = Box::leak(Box::new(Lane::new()));
-            let leaver = thread::spawn(move || {
-                if lane.leave(BlockId(7)) { drain(lane) } else { Vec::new() }
-            });
-            let front = lane.twin.front();
-            lane.begin_closing();
-            drop(front);
-            let mut found = drain(lane);
-            found.extend(leaver.join().expect("no panic"));
-            assert_eq!(found, [7], "the closer or the leaver brings it in");
-        });
-    }
 }

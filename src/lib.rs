@@ -61,6 +61,7 @@ mod oom;
 mod pending;
 mod pool;
 mod recorder;
+mod returned;
 mod settings;
 mod stats;
 #[allow(unsafe_code)]

@@ -238,7 +238,7 @@ impl PoolCore {
         let mut both = lane.twin.both();
         let (front, books) = both.parts();
         let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, self));
-        if !ours || !lane.is_closing() {
+        if !ours || !lane.returned.is_closing() {
             return;
         }
         let mut segments = Vec::new();
