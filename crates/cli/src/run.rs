@@ -45,7 +45,7 @@ pub(crate) struct Outcome {
 /// # Errors
 /// [`EngineError::BadSetup`] if there can be no such device or allocator, [`EngineError::Broken`].
 pub(crate) fn run(trace: &Trace, world: &World) -> Result<Outcome, EngineError> {
-    let mut run = Run::new(trace, world)?;
+    let mut run = Run::new(trace.ops(), trace, world)?;
     if trace.threads().len() > 1 {
         run = play_on_threads(run, trace.threads().len());
     } else {
@@ -99,11 +99,8 @@ struct Run<'a, I> {
     failed: Option<AllocError>,
 }
 
-impl<'a> Run<'a, ()> {
-    fn new(
-        trace: &'a Trace,
-        world: &World<'a>,
-    ) -> Result<Run<'a, impl Iterator<Item = Op> + Send + 'a>, EngineError> {
+impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
+    fn new(ops: I, trace: &'a Trace, world: &World<'a>) -> Result<Run<'a, I>, EngineError> {
         let sim = Sim::builder().capacity(world.capacity_bytes).granularity(GRANULARITY).build();
         let sim = sim.map_err(|error| EngineError::BadSetup(error.to_string()))?;
         let device = sim.device(0).expect("a machine has a first device");
@@ -118,7 +115,7 @@ impl<'a> Run<'a, ()> {
             _ => device.create_stream(),
         };
         Ok(Run {
-            ops: trace.ops(),
+            ops,
             played: 0,
             trace,
             world: *world,
@@ -133,9 +130,7 @@ impl<'a> Run<'a, ()> {
             failed: None,
         })
     }
-}
 
-impl<I: Iterator<Item = Op>> Run<'_, I> {
     /// Plays on this thread until another one's turn; none at the end.
     fn play(&mut self) -> Option<ThreadIndex> {
         let began = ThreadTime::now();
@@ -248,10 +243,8 @@ mod tests {
 
     use super::*;
 
-    /// Plays a trace on a device that fails every `call`, and returns the text of the error.
-    fn broken_by(call: Call, trace: &str) -> String {
-        let trace = Trace::parse(trace.as_bytes()).unwrap();
-        let setup = Setup {
+    fn setup() -> Setup {
+        Setup {
             name: "test".into(),
             policy: "first-fit".into(),
             backing: "segments".into(),
@@ -261,10 +254,16 @@ mod tests {
             min_capacity: false,
             repeats: 1,
             warmup_end: 0,
-        };
+        }
+    }
+
+    /// Plays a trace on a device that fails every `call`, and returns the text of the error.
+    fn broken_by(call: Call, trace: &str) -> String {
+        let trace = Trace::parse(trace.as_bytes()).unwrap();
+        let setup = setup();
         let world =
             World { setup: &setup, capacity_bytes: 1 << 30, lag_ops: 0, stops_at_oom: false };
-        let mut run = Run::new(&trace, &world).unwrap();
+        let mut run = Run::new(trace.ops(), &trace, &world).unwrap();
         run.device.fail_all(call);
         while run.play().is_some() {}
         match run.outcome() {
@@ -287,5 +286,28 @@ mod tests {
     fn a_driver_error_that_no_call_returned_is_found_at_the_end() {
         let text = broken_by(Call::RecordEvent, "a 1 5 0\nr 1 3\nf 1\n");
         assert!(text.contains("record_event"), "{text}");
+    }
+
+    #[test]
+    fn each_thread_of_the_trace_has_one_of_its_own() {
+        let trace = &b"a 1 5 0\nt 7\nf 1\na 1 5 0\nt 0\nf 1\nt 3\na 1 5 0\nt 7\nf 1\n"[..];
+        let trace = Trace::parse(trace).unwrap();
+        let setup = setup();
+        let world =
+            World { setup: &setup, capacity_bytes: 1 << 30, lag_ops: 0, stops_at_oom: false };
+        let (played, seen) = mpsc::channel();
+        let ops = trace.ops().inspect(move |op| {
+            played.send((*op, thread::current().id())).unwrap();
+        });
+        let run = play_on_threads(Run::new(ops, &trace, &world).unwrap(), 3);
+        assert_eq!(run.outcome().unwrap().ooms, 0);
+        let (ops, threads): (Vec<Op>, Vec<thread::ThreadId>) = seen.iter().unzip();
+        assert_eq!(ops, Vec::from_iter(trace.ops()));
+        // The operation that switches is the last of the thread before.
+        let expected = [0, 0, 7, 7, 7, 0, 0, 3, 3, 7];
+        for (i, j) in (0..ops.len()).flat_map(|i| (0..i).map(move |j| (i, j))) {
+            assert_eq!(threads[i] == threads[j], expected[i] == expected[j], "{i} and {j}");
+        }
+        assert!(!threads.contains(&thread::current().id()));
     }
 }

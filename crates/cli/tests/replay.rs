@@ -205,7 +205,7 @@ fn frees_wait_for_work_that_lags() {
 
 #[test]
 fn threads_take_turns_in_the_traces_order() {
-    // Each thread frees what the other allocated, so that any other order would reserve more.
+    // Each thread frees what the other allocated.
     let (mut threaded, mut plain) = (String::new(), String::new());
     for i in 0..200 {
         let lines = format!("a {i} 33554432 0\n");
