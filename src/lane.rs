@@ -350,3 +350,53 @@ pub(crate) fn flush(front: &mut Front, books: &mut Books, gone: &mut Vec<Detache
     }
     front.deferred = ids;
 }
+
+#[cfg(all(test, loom))]
+mod loom_tests {
+    use super::*;
+    use loom::thread;
+
+    fn drain(lane: &Lane) -> Vec<u32> {
+        std::iter::from_fn(|| lane.next_returned()).map(|id| id.0).collect()
+    }
+
+    #[test]
+    fn loom_a_block_left_while_the_front_is_held_is_found_once() {
+        loom::model(|| {
+            let lane: &'static Lane = Box::leak(Box::new(Lane::new()));
+            let leavers: Vec<_> = (0..2)
+                .map(|id| {
+                    thread::spawn(move || {
+                        if lane.leave(BlockId(id)) { drain(lane) } else { Vec::new() }
+                    })
+                })
+                .collect();
+            let front = lane.twin.front();
+            let mut found = if lane.has_returned() { drain(lane) } else { Vec::new() };
+            drop(front);
+            for leaver in leavers {
+                found.extend(leaver.join().expect("no panic"));
+            }
+            assert!(found.len() == 2 || lane.has_returned(), "a block is in the queue unannounced");
+            found.extend(drain(lane));
+            found.sort_unstable();
+            assert_eq!(found, [0, 1]);
+        });
+    }
+
+    #[test]
+    fn loom_a_closing_lane_strands_no_block() {
+        loom::model(|| {
+            let lane: &'static Lane = Box::leak(Box::new(Lane::new()));
+            let leaver = thread::spawn(move || {
+                if lane.leave(BlockId(7)) { drain(lane) } else { Vec::new() }
+            });
+            let front = lane.twin.front();
+            lane.begin_closing();
+            drop(front);
+            let mut found = drain(lane);
+            found.extend(leaver.join().expect("no panic"));
+            assert_eq!(found, [7], "the closer or the leaver brings it in");
+        });
+    }
+}

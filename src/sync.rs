@@ -238,7 +238,7 @@ mod loom_tests {
     use loom::thread;
 
     #[test]
-    fn front_and_heap_are_reached_by_one_thread_at_a_time() {
+    fn loom_front_and_heap_are_reached_by_one_thread_at_a_time() {
         loom::model(|| {
             let twin = Arc::new(Twin::new(0u32, 0u32));
             let other = twin.clone();
@@ -258,7 +258,7 @@ mod loom_tests {
     }
 
     #[test]
-    fn hit_goes_on_while_the_heap_is_away() {
+    fn loom_hit_goes_on_while_the_heap_is_away() {
         loom::model(|| {
             let twin = Arc::new(Twin::new(0u32, 0u32));
             let heap = twin.both().into_heap();
