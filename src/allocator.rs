@@ -304,7 +304,7 @@ impl Allocator {
         if bytes > SIZE_MAX || self.refuse_forked().is_err() {
             return Fit::No;
         }
-        let lane = self.pool_core().lane(stream);
+        let Ok(lane) = self.pool_core().lane(stream) else { return Fit::No };
         let (band, cached) = {
             let front = lane.twin.front();
             let band = front.band(bytes);
@@ -325,7 +325,9 @@ impl Allocator {
                 return Err(BuildError::BadFraction(x));
             }
         }
-        *self.device().cap.lock() = cap;
+        if !self.pool_core().is_forked() {
+            *self.device().cap.lock() = cap;
+        }
         Ok(())
     }
 
@@ -339,8 +341,8 @@ impl Allocator {
             recorder.mark(label);
         }
         let step = device.next_step();
-        for lane in device.lanes() {
-            lane.twin.both().parts().1.mark(step);
+        for (_, mut both) in device.boths() {
+            both.parts().1.mark(step);
         }
     }
 
@@ -362,14 +364,16 @@ impl Allocator {
     /// Writes what was recorded as a trace that [`crate::trace::Trace`] reads; the recording goes on.
     ///
     /// # Errors
-    /// The writer's; [`io::ErrorKind::NotFound`] where nothing is being recorded.
+    /// The writer's; [`io::ErrorKind::NotFound`] where nothing is being recorded, and in a forked child.
     pub fn write_trace(&self, out: &mut dyn io::Write) -> io::Result<()> {
+        if self.pool_core().is_forked() {
+            return Err(io::Error::new(io::ErrorKind::NotFound, AllocError::Forked));
+        }
         let live: Vec<(u64, u64, StreamId)> = self
             .device()
-            .lanes()
-            .into_iter()
-            .flat_map(|lane| {
-                let front = lane.twin.front();
+            .boths()
+            .flat_map(|(lane, mut both)| {
+                let front = &*both.parts().0;
                 let out = front.outside().filter(|(_, h)| h.is_out());
                 let serial = |id| front.more(id).map_or(0, |more| more.serial);
                 out.map(|(id, h)| (serial(id), h.requested, lane.stream())).collect::<Vec<_>>()
@@ -384,7 +388,7 @@ impl Allocator {
     /// Everything counted.
     pub fn memory_stats(&self) -> Stats {
         if self.pool_core().is_forked() {
-            return Stats::default();
+            return Stats::in_forked_child();
         }
         if let Err(error) = self.pool_core().poll_pending() {
             self.device().note(error);
@@ -415,7 +419,7 @@ impl Allocator {
 
     /// Bytes held from the driver now.
     pub fn memory_reserved(&self) -> u64 {
-        self.device().reserved.lock().bytes
+        if self.pool_core().is_forked() { 0 } else { self.device().reserved.lock().bytes }
     }
 
     /// The old name of [`Allocator::memory_reserved`].
@@ -440,7 +444,7 @@ impl Allocator {
 
     /// Peak of [`Allocator::memory_reserved`].
     pub fn max_memory_reserved(&self) -> u64 {
-        self.device().reserved.lock().bytes_peak
+        if self.pool_core().is_forked() { 0 } else { self.device().reserved.lock().bytes_peak }
     }
 
     /// The old name of [`Allocator::max_memory_reserved`].
@@ -453,7 +457,7 @@ impl Allocator {
             return 0;
         }
         let device = self.device();
-        device.lanes().into_iter().for_each(crate::cache::take_in_returned);
+        device.take_in_returned();
         device.now()[gauge]
     }
 
@@ -466,7 +470,7 @@ impl Allocator {
 
     /// What each scope holds, most first; see [`crate::scope`].
     pub fn tag_stats(&self) -> Vec<TagStats> {
-        self.device().tags.stats()
+        if self.pool_core().is_forked() { Vec::new() } else { self.device().tags.stats() }
     }
 
     /// Peak bytes handed out on `stream` alone, over all pools; exact with any number of threads.
@@ -474,19 +478,19 @@ impl Allocator {
         if self.pool_core().is_forked() {
             return 0;
         }
-        let lanes = self.device().lanes().into_iter().filter(|l| l.stream() == stream);
-        lanes.map(|l| l.twin.front().counters.peak_now(ALLOCATED)).sum()
+        let lanes = self.device().boths().filter(|(lane, _)| lane.stream() == stream);
+        lanes.map(|(_, mut both)| both.parts().0.counters.peak_now(ALLOCATED)).sum()
     }
 
     /// Live allocations with the place in the program that made each, where
     /// [`Builder::record_sites`] is on: bytes asked for per place, most first.
     pub fn sites(&self) -> Vec<(&'static std::panic::Location<'static>, u64)> {
-        self.device().sites()
+        if self.pool_core().is_forked() { Vec::new() } else { self.device().sites() }
     }
 
     /// The last driver error that no call could return (in a drop, or about another stream's blocks).
     pub fn last_driver_error(&self) -> Option<DriverError> {
-        *self.device().last_error.lock()
+        if self.pool_core().is_forked() { None } else { *self.device().last_error.lock() }
     }
 
     /// Name and options of the policy.
@@ -500,6 +504,7 @@ impl Allocator {
     /// # Errors
     /// What does not add up, in words.
     pub fn audit(&self) -> Result<(), String> {
+        self.refuse_forked().map_err(|error| error.to_string())?;
         self.device().audit()
     }
 }

@@ -17,9 +17,8 @@ impl Device {
         let mut sum: Gauges = [0; GAUGES];
         let mut segments: Vec<(u64, u64)> = Vec::new();
         let mut waiting = 0;
-        for lane in self.lanes() {
-            crate::cache::take_in_returned(lane);
-            let mut both = lane.twin.both();
+        self.take_in_returned();
+        for (lane, mut both) in self.boths() {
             let counted = audit_lane(lane, &mut both)?;
             sum.iter_mut().zip(counted).for_each(|(s, c)| *s += c);
             let (front, books) = both.parts();
@@ -51,8 +50,7 @@ impl Device {
     /// Live bytes per place that asked for them, most first.
     pub(crate) fn sites(&self) -> Vec<(&'static Location<'static>, u64)> {
         let mut by_site: HashMap<&'static Location<'static>, u64> = HashMap::new();
-        for lane in self.lanes() {
-            let front = lane.twin.front();
+        for front in self.fronts() {
             for (id, held) in front.outside().filter(|(_, h)| h.is_out()) {
                 if let Some(site) = front.more(id).and_then(|more| more.site) {
                     *by_site.entry(site).or_default() += held.requested;

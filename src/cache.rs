@@ -20,6 +20,9 @@ use std::sync::atomic::Ordering;
 /// Largest alignment, in bytes.
 pub(crate) const ALIGN_MAX: u64 = 2 << 20;
 
+/// Largest size that a policy may round a request to, in bytes.
+const BAND_SIZE_MAX: u64 = 2 * SIZE_MAX - ALIGN_MAX;
+
 /// What a caller asks for.
 #[derive(Clone, Copy)]
 pub(crate) struct Ask {
@@ -42,8 +45,9 @@ enum After {
     Nothing,
     /// The block was not out.
     NotOut,
-    /// Its segment is idle and not worth keeping.
-    Release(Detached),
+    /// Its segment is idle and not worth keeping. The pool it came from comes along, since the lane may
+    /// serve another one as soon as it is let go.
+    Release(Detached, Arc<PoolCore>),
     /// A segment has become idle while cached bytes are capped.
     Idle,
     /// Other streams were recorded on it.
@@ -66,7 +70,7 @@ impl PoolCore {
         if ask.bytes.wrapping_sub(1) >= SIZE_MAX || !ask.align.is_power_of_two() {
             return self.allocate_odd(ask);
         }
-        let lane = self.lane(ask.stream);
+        let lane = self.lane(ask.stream)?;
         if lane.is_forked() {
             return Err(AllocError::Forked);
         }
@@ -75,6 +79,10 @@ impl PoolCore {
         }
         let mut front = lane.twin.front();
         let band = front.band(ask.bytes);
+        if band.size < ask.bytes {
+            drop(front);
+            return Err(self.bad_policy(Wrong::Rounding));
+        }
         if ask.align <= GRAIN && band.front {
             if let Some(id) = front.cached.pop(band.size) {
                 front.counters.front_hits += 1;
@@ -134,6 +142,9 @@ impl PoolCore {
         self.give_up(lane, gone);
         if ask.align > ALIGN_MAX {
             return Err(AllocError::BadAlignment { align: ask.align });
+        }
+        if band.size > BAND_SIZE_MAX {
+            return Err(self.bad_policy(Wrong::Rounding));
         }
         self.slow(&Request { lane, ask, band, align: ask.align.max(GRAIN) })
     }
@@ -380,7 +391,7 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
     };
     let (front, books) = both.parts();
     if let Some(segment) = lane::put_into_heap(front, books, id) {
-        return After::Release(segment);
+        return After::Release(segment, front.pool().clone());
     }
     if front.caps_cached && books.heap.idle_bytes() > 0 {
         return After::Idle;
@@ -390,7 +401,10 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
 
 #[cold]
 fn after_free(lane: &'static Lane, id: BlockId, after: After) {
-    let pool = lane.twin.front().pool.clone();
+    let pool = match &after {
+        After::Release(_, pool) => Some(pool.clone()),
+        _ => lane.twin.front().pool.clone(),
+    };
     let Some(pool) = pool else { return };
     settle(&pool, lane, id, after);
     take_in_returned(lane);
@@ -401,7 +415,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
     match after {
         After::Nothing => {}
         After::NotOut => bump(&pool.device.totals.bad_frees),
-        After::Release(segment) => pool.give_up(lane, [segment]),
+        After::Release(segment, pool) => pool.give_up(lane, [segment]),
         After::Idle => pool.enforce_cached_cap(),
         After::Uses(streams) => {
             pool.wait_for_uses(Home { lane, block: id }, &streams);

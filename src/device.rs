@@ -5,7 +5,7 @@ use crate::counters::{Counters, DevicePeaks, Flow, GAUGES, Gauges};
 use crate::driver::{Capture, Driver, DriverError, StreamId};
 use crate::error::AllocError;
 use crate::front::Front;
-use crate::lane::{Detached, Lane};
+use crate::lane::{Detached, FrontGuard, Lane, LaneGuard};
 use crate::pending::Pending;
 use crate::pool::PoolCore;
 use crate::recorder::Recorder;
@@ -60,6 +60,8 @@ pub(crate) struct Reserved {
 
 /// See the module's page.
 pub(crate) struct Device {
+    /// The fork epoch it was made in.
+    epoch: u32,
     pub(crate) driver: Arc<dyn Driver>,
     pub(crate) settings: Settings,
     pub(crate) granularity: u64,
@@ -92,6 +94,7 @@ pub(crate) struct Device {
 impl Device {
     pub(crate) fn new(driver: Arc<dyn Driver>, settings: Settings) -> Self {
         Device {
+            epoch: crate::fork::epoch(),
             granularity: driver.granularity(),
             driver,
             cap: Mutex::new(settings.cap),
@@ -117,9 +120,27 @@ impl Device {
         }
     }
 
-    /// Every lane, oldest first.
+    /// Whether this process is a forked child of the device's: then its locks may be held for ever.
+    #[inline(always)]
+    pub(crate) fn is_forked(&self) -> bool {
+        self.epoch != crate::fork::epoch()
+    }
+
+    /// Every lane, oldest first. It may serve another device by the time it is looked at.
     pub(crate) fn lanes(&self) -> Vec<&'static Lane> {
         self.lanes.read().clone()
+    }
+
+    /// The front of each lane, oldest first and one at a time. Lanes may come and go meanwhile.
+    pub(crate) fn fronts(&self) -> impl Iterator<Item = FrontGuard<'static>> + '_ {
+        let ours = |pool: &PoolCore| std::ptr::eq(&*pool.device, self);
+        self.lanes().into_iter().filter_map(move |lane| lane.front_if(ours))
+    }
+
+    /// Front and books of each lane, as [`Device::fronts`].
+    pub(crate) fn boths(&self) -> impl Iterator<Item = (&'static Lane, LaneGuard<'static>)> + '_ {
+        let ours = |pool: &PoolCore| std::ptr::eq(&*pool.device, self);
+        self.lanes().into_iter().filter_map(move |lane| Some((lane, lane.both_if(ours)?)))
     }
 
     pub(crate) fn add_lane(&self, lane: &'static Lane) {
@@ -170,8 +191,7 @@ impl Device {
 
     /// Begins all peaks anew.
     pub(crate) fn reset_peak(&self) {
-        for lane in self.lanes() {
-            let mut front = lane.twin.front();
+        for mut front in self.fronts() {
             front.counters.reset_peak();
             self.peaks.lock().call_in(&mut front.counters);
         }
@@ -182,11 +202,15 @@ impl Device {
         reserved.segments_peak = reserved.segments;
     }
 
+    /// Takes in the blocks that threads left while a front was held.
+    pub(crate) fn take_in_returned(&self) {
+        self.lanes().into_iter().for_each(crate::cache::take_in_returned);
+    }
+
     /// Sum of all lanes' gauges now.
     pub(crate) fn now(&self) -> Gauges {
         let mut sum = [0; GAUGES];
-        for lane in self.lanes() {
-            let front = lane.twin.front();
+        for front in self.fronts() {
             sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
         }
         sum
@@ -218,8 +242,8 @@ impl Device {
     /// keep cost more than they save.
     pub(crate) fn stop_front_caches(&self) {
         if !self.front_stopped.swap(true, Ordering::Relaxed) {
-            for lane in self.lanes() {
-                lane.twin.front().cached.enabled = false;
+            for mut front in self.fronts() {
+                front.cached.enabled = false;
             }
         }
     }
@@ -310,8 +334,7 @@ impl Device {
     /// Starts or stops recording; the recorder there was.
     pub(crate) fn set_recorder(&self, recorder: Option<Recorder>) -> Option<Recorder> {
         self.recording.store(recorder.is_some(), Ordering::Relaxed);
-        for lane in self.lanes() {
-            let mut front = lane.twin.front();
+        for mut front in self.fronts() {
             front.recording = recorder.is_some();
             front.observed = recorder.is_some() || self.settings.sites;
         }
@@ -340,8 +363,7 @@ impl Device {
     }
 
     fn is_inside(&self, address: u64) -> bool {
-        self.lanes().into_iter().any(|lane| {
-            let mut both = lane.twin.both();
+        self.boths().any(|(_, mut both)| {
             let mut segments = both.parts().1.heap.segments();
             segments.any(|s| address >= s.address && address - s.address < s.size)
         })
@@ -350,6 +372,9 @@ impl Device {
 
 impl Drop for Device {
     fn drop(&mut self) {
+        if self.is_forked() {
+            return;
+        }
         // Nobody is left to be told of a further failure; the driver's own end takes the memory back.
         for _ in 0..RELEASES_MAX {
             match self.release_orphans() {

@@ -10,6 +10,7 @@ use crate::oom::{Stage, Stages};
 use crate::pending::WaitFor;
 use crate::pool::PoolCore;
 use crate::trim::Among;
+use aquifer_policies::SIZE_MAX;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
 
@@ -148,7 +149,8 @@ impl PoolCore {
             books.wanted(&want, &growth, &device.settings)
         };
         let bytes = wanted.map_err(|wrong| self.bad_policy(wrong))?;
-        Ok(bytes.max(least).next_multiple_of(device.granularity))
+        // Whatever the policy says, the sum with a granularity is a number.
+        Ok(bytes.min(SIZE_MAX).max(least).next_multiple_of(device.granularity))
     }
 
     /// How many bytes the driver may be asked for under the slack; releases idle segments first where

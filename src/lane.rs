@@ -4,6 +4,7 @@
 //! stream, so that a handle may point at its lane without counting references.
 use crate::driver::StreamId;
 use crate::front::{Front, Whereabouts};
+use crate::pool::PoolCore;
 use crate::heap::{CutAt, Heap, Wrong};
 use crate::settings::Settings;
 use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
@@ -215,9 +216,31 @@ impl Lane {
         self.epoch.load(Ordering::Relaxed) != crate::fork::epoch()
     }
 
-    /// Says that the lane is to go. Blocks freed from now on are not left in the queue.
-    pub(crate) fn begin_closing(&self) {
+    /// The front, if `serves` says yes of the pool that the lane serves now: it may have come from a list
+    /// that is older than that.
+    pub(crate) fn front_if(
+        &'static self,
+        serves: impl FnOnce(&PoolCore) -> bool,
+    ) -> Option<FrontGuard<'static>> {
+        let front = self.twin.front();
+        front.pool.as_deref().is_some_and(serves).then_some(front)
+    }
+
+    /// As [`Lane::front_if`], front and books.
+    pub(crate) fn both_if(
+        &'static self,
+        serves: impl FnOnce(&PoolCore) -> bool,
+    ) -> Option<LaneGuard<'static>> {
+        let mut both = self.twin.both();
+        both.parts().0.pool.as_deref().is_some_and(serves).then_some(both)
+    }
+
+    /// Says that the lane is to go, if it serves `pool`. Blocks freed from now on are not left in the
+    /// queue.
+    pub(crate) fn begin_closing(&'static self, pool: &PoolCore) {
+        let Some(front) = self.front_if(|p| std::ptr::eq(p, pool)) else { return };
         self.closing.store(true, Ordering::Relaxed);
+        drop(front);
         fence(Ordering::SeqCst);
     }
 

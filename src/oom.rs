@@ -173,8 +173,7 @@ impl PoolCore {
 
     fn count_free(self: &Arc<Self>, request: &Request) -> Free {
         let mut free = Free::default();
-        for lane in self.device.lanes() {
-            let mut both = lane.twin.both();
+        for (lane, mut both) in self.device.boths() {
             let (front, _) = both.parts();
             let cached: Vec<u64> = front.cached.blocks().map(|id| front.held(id).size).collect();
             // Other threads go on hitting the front while the heap is walked.

@@ -68,7 +68,6 @@ pub(crate) struct PoolCore {
     table: LaneTable,
     /// Taken to make a lane, and to close the pool.
     lanes: Mutex<Vec<&'static Lane>>,
-    epoch: u32,
 }
 
 impl PoolCore {
@@ -78,8 +77,10 @@ impl PoolCore {
             name: name.to_string(),
             table: LaneTable::new(FIRST_TABLE),
             lanes: Mutex::default(),
-            epoch: crate::fork::epoch(),
         });
+        if pool.is_forked() {
+            return pool;
+        }
         let mut pools = pool.device.pools.lock();
         pools.retain(|p| p.strong_count() > 0);
         pools.push(Arc::downgrade(&pool));
@@ -87,32 +88,38 @@ impl PoolCore {
         pool
     }
 
-    /// Whether this process is a forked child of the pool's.
+    /// Whether this process is a forked child of the device's.
     #[inline(always)]
     pub(crate) fn is_forked(&self) -> bool {
-        self.epoch != crate::fork::epoch()
+        self.device.is_forked()
     }
 
     /// The lane of `stream`.
+    ///
+    /// # Errors
+    /// [`AllocError::Forked`] in a forked child, unless the parent made the lane.
     #[inline(always)]
-    pub(crate) fn lane(self: &Arc<Self>, stream: StreamId) -> &'static Lane {
+    pub(crate) fn lane(self: &Arc<Self>, stream: StreamId) -> Result<&'static Lane, AllocError> {
         match self.table.find(stream) {
-            Some(lane) => lane,
+            Some(lane) => Ok(lane),
             None => self.make_lane(stream),
         }
     }
 
     #[cold]
-    fn make_lane(self: &Arc<Self>, stream: StreamId) -> &'static Lane {
+    fn make_lane(self: &Arc<Self>, stream: StreamId) -> Result<&'static Lane, AllocError> {
+        if self.is_forked() {
+            return Err(AllocError::Forked);
+        }
         let mut lanes = self.lanes.lock();
         if let Some(lane) = self.table.find(stream) {
-            return lane;
+            return Ok(lane);
         }
         let lane = Lane::bind(stream, Front::new(self.clone()));
         self.device.add_lane(lane);
         lanes.push(lane);
         self.table.enter(stream, lane);
-        lane
+        Ok(lane)
     }
 
     /// Takes a retired lane out of the list; the table goes with the pool.
@@ -211,12 +218,12 @@ impl Pool {
 
     /// Bytes in blocks that callers hold now.
     pub fn memory_allocated(&self) -> u64 {
-        self.core().now()[crate::counters::ALLOCATED]
+        if self.core().is_forked() { 0 } else { self.core().now()[crate::counters::ALLOCATED] }
     }
 
     /// Bytes the pool holds from the driver now.
     pub fn memory_reserved(&self) -> u64 {
-        self.core().reserved_bytes()
+        if self.core().is_forked() { 0 } else { self.core().reserved_bytes() }
     }
 }
 

@@ -70,7 +70,7 @@ pub struct Stats {
     pub num_bad_frees: u64,
     /// Requests of zero bytes.
     pub num_zero_sizes: u64,
-    /// Frees in a forked child of this process; nothing was done.
+    /// Frees in this process, a forked child, of its parent's blocks; nothing was done.
     pub num_forked_frees: u64,
     /// Blocks waiting for another stream.
     pub pending_blocks: u64,
@@ -81,14 +81,18 @@ fn load(counter: &std::sync::atomic::AtomicU64) -> u64 {
 }
 
 impl Stats {
+    /// All that a forked child has: the frees that came to nothing.
+    pub(crate) fn in_forked_child() -> Stats {
+        Stats { num_forked_frees: load(&FORKED_FREES), ..Stats::default() }
+    }
+
     /// Counts of a whole device.
     pub(crate) fn of(device: &Device) -> Stats {
         let mut stats = Stats::default();
         let (mut now, mut flow): (Gauges, [Flow; 2]) = Default::default();
         let mut idle = 0;
-        for lane in device.lanes() {
-            crate::cache::take_in_returned(lane);
-            let mut both = lane.twin.both();
+        device.take_in_returned();
+        for (_, mut both) in device.boths() {
             let (front, books) = both.parts();
             now.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
             flow.iter_mut().zip(&front.counters.flow).for_each(|(s, f)| s.add(f));

@@ -66,7 +66,8 @@ impl PoolCore {
         for pool in self.among(among) {
             for lane in pool.lanes() {
                 take_in_returned(lane);
-                let mut both = lane.twin.both();
+                let ours = |p: &PoolCore| std::ptr::eq(p, &*pool);
+                let Some(mut both) = lane.both_if(ours) else { continue };
                 let (front, books) = both.parts();
                 let mut gone = Vec::new();
                 flush(front, books, &mut gone);
@@ -103,7 +104,8 @@ impl PoolCore {
                 break;
             }
             let detached = {
-                let mut both = idle.lane.twin.both();
+                let ours = |p: &PoolCore| std::ptr::eq(p, &*idle.pool);
+                let Some(mut both) = idle.lane.both_if(ours) else { continue };
                 let books = both.parts().1;
                 // Another thread may have used it since.
                 let same = |(i, s): &(BlockId, crate::heap::SegmentView)| {
@@ -177,7 +179,9 @@ impl PoolCore {
 
     /// Bytes this pool holds from the driver.
     pub(crate) fn reserved_bytes(&self) -> u64 {
-        self.lanes().into_iter().map(|l| l.twin.both().parts().1.heap.reserved_bytes()).sum()
+        let ours = |p: &PoolCore| std::ptr::eq(p, self);
+        let boths = self.lanes().into_iter().filter_map(|lane| lane.both_if(ours));
+        boths.map(|mut both| both.parts().1.heap.reserved_bytes()).sum()
     }
 
     /// Sum of this pool's gauges.
@@ -185,7 +189,8 @@ impl PoolCore {
         let mut sum = [0; GAUGES];
         for lane in self.lanes() {
             take_in_returned(lane);
-            let front = lane.twin.front();
+            let ours = |p: &PoolCore| std::ptr::eq(p, self);
+            let Some(front) = lane.front_if(ours) else { continue };
             sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
         }
         sum
@@ -194,7 +199,7 @@ impl PoolCore {
     /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed.
     pub(crate) fn close(self: &Arc<Self>) {
         for lane in self.lanes() {
-            lane.begin_closing();
+            lane.begin_closing(self);
         }
         if let Err(error) = self.poll_pending() {
             self.device.note(error);

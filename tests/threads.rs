@@ -204,6 +204,10 @@ fn the_device_wide_peak_is_never_under_the_true_one() {
             let (allocator, least_now, least_peak) = (&allocator, &least_now, &least_peak);
             scope.spawn(move || {
                 let (mut random, mut live) = (Random(n), Vec::new());
+                let uncount = |memory: Allocation| {
+                    least_now.fetch_sub(memory.block_bytes(), Ordering::SeqCst);
+                    drop(memory);
+                };
                 for _ in 0..5000 {
                     if live.len() < 20 && random.below(3) > 0 {
                         // Counted after it is allocated and until it is freed: never more than there is.
@@ -213,10 +217,10 @@ fn the_device_wide_peak_is_never_under_the_true_one() {
                         least_peak.fetch_max(now, Ordering::SeqCst);
                         live.push(memory);
                     } else if let Some(memory) = live.pop() {
-                        least_now.fetch_sub(memory.block_bytes(), Ordering::SeqCst);
-                        drop(memory);
+                        uncount(memory);
                     }
                 }
+                live.into_iter().for_each(uncount);
             });
         }
     });

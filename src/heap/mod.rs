@@ -71,6 +71,7 @@ pub(crate) enum Wrong {
     Misaligned,
     TooShort,
     Overrun,
+    Rounding,
 }
 
 impl Wrong {
@@ -81,6 +82,7 @@ impl Wrong {
             Wrong::OffGrain => "answered with bytes that are no multiple of 512",
             Wrong::Misaligned => "answered with an address that is not aligned as asked",
             Wrong::TooShort => "answered with fewer bytes than asked",
+            Wrong::Rounding => "rounded to fewer bytes than asked, or to more than any device has",
             Wrong::Overrun => "answered with more bytes than the block has",
         }
     }

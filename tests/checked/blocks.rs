@@ -152,6 +152,11 @@ impl Checked {
         recorded.map_err(|e| e.to_string())
     }
 
+    /// Tells the model alone that a stream uses a block.
+    pub fn secret_use(&mut self, nth: usize, stream: usize) {
+        self.live[nth].used_on.push(self.streams[stream]);
+    }
+
     /// Frees of what is not live change nothing and say so.
     pub(super) fn bad_frees(&mut self, nth: u8) -> Result<(), String> {
         let again = pick(&self.freed_raw, nth).map(|at| self.freed_raw[at]);
