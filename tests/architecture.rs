@@ -31,7 +31,7 @@ const UNSAFE: &[&str] = &["src/sync.rs", "src/fork.rs", "src/driver/sim/host.rs"
 /// Lines of a file that are neither blank, comment nor test.
 const CODE_LINES_MAX: usize = 450;
 
-const ARCHITECTURE_LINES_MAX: usize = 150;
+const ARCHITECTURE_LINES_MAX: usize = 160;
 
 /// Folders whose files the map lists, all of them and no others.
 const MAPPED: &[&str] = &["src/", "policies/src/", "crates/cli/src/"];

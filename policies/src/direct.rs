@@ -5,6 +5,10 @@ use crate::{Band, Bins, Cut, FirstFit, FreeBlock, Freed, Place, Policy, Request}
 /// A policy made by [`PolicySpec::build_direct`](crate::PolicySpec::build_direct), or a user's own.
 ///
 /// The compiler sees through the first two: on the way of every request, that is worth the match.
+#[expect(
+    clippy::large_enum_variant,
+    reason = "there is one for each stream, and a box costs a look-up"
+)]
 pub enum Direct {
     /// See [`FirstFit`].
     FirstFit(FirstFit),
