@@ -48,8 +48,8 @@ enum After {
     /// Its segment is idle and not worth keeping. The pool it came from comes along, since the lane may
     /// serve another one as soon as it is let go.
     Release(Detached, Arc<PoolCore>),
-    /// A segment has become idle while cached bytes are capped.
-    Idle,
+    /// A block went to the heap while cached bytes are capped.
+    Capped,
     /// Other streams were recorded on it.
     Uses(Vec<StreamId>),
 }
@@ -393,8 +393,8 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
     if let Some(segment) = lane::put_into_heap(front, books, id) {
         return After::Release(segment, front.pool().clone());
     }
-    if front.caps_cached && books.heap.idle_bytes() > 0 {
-        return After::Idle;
+    if front.caps_cached {
+        return After::Capped;
     }
     After::Nothing
 }
@@ -416,7 +416,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
         After::Nothing => {}
         After::NotOut => bump(&pool.device.totals.bad_frees),
         After::Release(segment, pool) => pool.give_up(lane, [segment]),
-        After::Idle => pool.enforce_cached_cap(),
+        After::Capped => pool.enforce_cached_cap(),
         After::Uses(streams) => {
             pool.wait_for_uses(Home { lane, block: id }, &streams);
             pool.wait_if_last();

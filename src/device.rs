@@ -233,9 +233,11 @@ impl Device {
         Ok(None)
     }
 
-    /// Whether lanes may keep freed blocks in their front caches.
+    /// Whether lanes may keep freed blocks in their front caches. Not under a cap on cached bytes: a block
+    /// kept there hides that its segment is idle.
     pub(crate) fn front_caches(&self) -> bool {
-        self.settings.front && !self.front_stopped.load(Ordering::Relaxed)
+        let capped = self.settings.cached_bytes_cap.is_some();
+        self.settings.front && !capped && !self.front_stopped.load(Ordering::Relaxed)
     }
 
     /// Keeps no more freed blocks in front caches: where memory is to be held tightly, even the few they
