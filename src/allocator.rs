@@ -6,7 +6,7 @@ use crate::device::Device;
 use crate::driver::{Driver, DriverError, StreamId};
 use crate::error::{AllocError, BuildError};
 use crate::oom::Fit;
-use crate::policies::{BANDS_MAX, GRAIN, Policy, PolicySpec, SIZE_MAX};
+use crate::policies::{BANDS_MAX, Direct, GRAIN, Policy, PolicySpec, SIZE_MAX};
 use crate::pool::{Pool, PoolCore, PoolHandle};
 use crate::recorder::Recorder;
 use crate::settings::{Amount, Cap, Settings};
@@ -70,7 +70,7 @@ impl Builder {
         name: &str,
         make: impl Fn() -> Box<dyn Policy> + Send + Sync + 'static,
     ) -> Self {
-        self.settings.make_policy = Arc::new(make);
+        self.settings.make_policy = Arc::new(move || Direct::Other(make()));
         self.settings.policy_name = name.to_string();
         self.own_policy = true;
         self

@@ -25,7 +25,8 @@ impl Device {
             let (front, books) = both.parts();
             reserved += books.heap.reserved_bytes();
             segments.extend(books.heap.segments().map(|s| (s.address, s.size)));
-            waiting += front.outside().filter(|(_, h)| h.whereabouts == Whereabouts::Pending).count();
+            waiting +=
+                front.outside().filter(|(_, h)| h.whereabouts == Whereabouts::Pending).count();
         }
         segments.sort_unstable();
         if let Some(w) = segments.windows(2).find(|w| w[0].0 + w[0].1 > w[1].0) {
@@ -78,7 +79,10 @@ fn audit_lane(lane: &Lane, both: &mut LaneGuard<'_>) -> Result<Gauges, String> {
     for block in books.heap.blocks().filter(|b| !b.free) {
         let known = outside.remove(&block.id.0);
         if known != Some((block.address, block.size)) {
-            return Err(of(format!("block {:#x} is used, the front knows {known:?}", block.address)));
+            return Err(of(format!(
+                "block {:#x} is used, the front knows {known:?}",
+                block.address
+            )));
         }
     }
     if !outside.is_empty() {

@@ -497,7 +497,8 @@ impl PoolCore {
         let (_, address, lane, id) = best?;
         let mut both = lane.twin.try_both()?;
         let books = both.parts().1;
-        let band = books.heap.idle_segments().find(|(i, s)| *i == id && s.address == address)?.1.band;
+        let band =
+            books.heap.idle_segments().find(|(i, s)| *i == id && s.address == address)?.1.band;
         books.detach(id, band).map(|segment| (lane, segment))
     }
 

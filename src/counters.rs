@@ -155,9 +155,8 @@ impl DevicePeaks {
 
     /// Whether what is not promised covers what `lane` is short of.
     pub(crate) fn covers(&self, lane: &Counters) -> bool {
-        (0..GAUGES).all(|g| {
-            lane.now[g].saturating_sub(lane.ceiling[g]) <= self.peak[g] - self.promised[g]
-        })
+        (0..GAUGES)
+            .all(|g| lane.now[g].saturating_sub(lane.ceiling[g]) <= self.peak[g] - self.promised[g])
     }
 
     /// Lifts the ceilings of `lane` to its present values, and the peaks where what is not promised

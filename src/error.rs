@@ -164,7 +164,10 @@ impl fmt::Display for BuildError {
                 write!(f, "granularity {g} is not a power of two of at least 512 bytes")
             }
             BuildError::AlreadyInstalled { device } => {
-                write!(f, "device {device} has an allocator already; install it once, before its use")
+                write!(
+                    f,
+                    "device {device} has an allocator already; install it once, before its use"
+                )
             }
             BuildError::NoSuchDevice { device, most } => {
                 write!(f, "device {device}: devices are numbered from 0 to {}", most - 1)

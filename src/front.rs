@@ -3,7 +3,7 @@
 use crate::counters::Counters;
 use crate::driver::StreamId;
 use crate::pool::PoolCore;
-use aquifer_policies::{Band, BlockId, FreeBlock, Policy};
+use aquifer_policies::{Band, BlockId, Direct, FreeBlock, Policy};
 use std::panic::Location;
 use std::sync::Arc;
 
@@ -243,7 +243,7 @@ pub(crate) struct Front {
     pub(crate) cached: Cached,
     pub(crate) counters: Counters,
     /// Answers [`Policy::band`] only; the policies that place are with the heap.
-    banding: Option<Box<dyn Policy>>,
+    banding: Option<Direct>,
     held: Vec<Held>,
     /// By block, as far as anything was ever known; see [`Held::has_more`].
     more: Vec<More>,
@@ -426,7 +426,6 @@ impl Front {
     /// Every block outside the heap's free ones.
     pub(crate) fn outside(&self) -> impl Iterator<Item = (BlockId, &Held)> + '_ {
         let all = self.held.iter().enumerate();
-        all.filter(|(_, h)| h.whereabouts != Whereabouts::Heap)
-            .map(|(i, h)| (BlockId(i as u32), h))
+        all.filter(|(_, h)| h.whereabouts != Whereabouts::Heap).map(|(i, h)| (BlockId(i as u32), h))
     }
 }

@@ -24,9 +24,8 @@ static INSTALLED: [OnceLock<Allocator>; DEVICES_MAX] = [const { OnceLock::new() 
 /// [`BuildError::AlreadyInstalled`] if the device has one: the first to come wins, and `allocator` is
 /// dropped. [`BuildError::NoSuchDevice`] from [`DEVICES_MAX`] on.
 pub fn install(device: usize, allocator: Allocator) -> Result<(), BuildError> {
-    let slot = INSTALLED
-        .get(device)
-        .ok_or(BuildError::NoSuchDevice { device, most: DEVICES_MAX })?;
+    let slot =
+        INSTALLED.get(device).ok_or(BuildError::NoSuchDevice { device, most: DEVICES_MAX })?;
     slot.set(allocator).map_err(|_| BuildError::AlreadyInstalled { device })
 }
 

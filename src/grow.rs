@@ -153,12 +153,7 @@ impl PoolCore {
 
     /// How many bytes the driver may be asked for under the slack; releases idle segments first where
     /// `least` would pass it.
-    fn room_within_slack(
-        self: &Arc<Self>,
-        least: u64,
-        wanted: u64,
-        stages: &mut Stages,
-    ) -> u64 {
+    fn room_within_slack(self: &Arc<Self>, least: u64, wanted: u64, stages: &mut Stages) -> u64 {
         let device = &self.device;
         let Some(slack) = device.settings.slack else { return u64::MAX };
         let in_use = device.now()[ACTIVE].saturating_add(least);

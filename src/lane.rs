@@ -5,10 +5,10 @@
 use crate::driver::StreamId;
 use crate::front::{Front, Whereabouts};
 use crate::heap::{CutAt, Heap, Wrong};
-use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
 use crate::settings::Settings;
+use crate::sync::{AtomicBool, Both, Ordering, Twin, fence};
 use aquifer_policies::{
-    BANDS_MAX, Band, BlockId, FreeBlock, Freed, GRAIN, Place, Policy, Request,
+    BANDS_MAX, Band, BlockId, Direct, FreeBlock, Freed, GRAIN, Place, Policy, Request,
 };
 use crossbeam_queue::SegQueue;
 use parking_lot::Mutex;
@@ -22,7 +22,7 @@ pub(crate) struct Books {
 }
 
 struct BandPolicy {
-    policy: Box<dyn Policy>,
+    policy: Direct,
 }
 
 /// What a new segment's size depends on beside the request; see [`Request`].
@@ -95,7 +95,8 @@ impl Books {
     /// Enters a segment from the driver or from another lane.
     pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) -> FreeBlock {
         let freed = self.heap.add_segment(segment.address, segment.size, segment.band);
-        let band = self.band(segment.band, settings).expect("the band was checked when it was asked for");
+        let band =
+            self.band(segment.band, settings).expect("the band was checked when it was asked for");
         band.policy.freed(&freed);
         freed.result
     }

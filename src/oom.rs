@@ -154,8 +154,7 @@ impl PoolCore {
             stream: request.ask.stream,
             device_total: info.map(|i| i.total),
             device_free,
-            held_by_others: info
-                .map(|i| i.total.saturating_sub(i.free).saturating_sub(reserved)),
+            held_by_others: info.map(|i| i.total.saturating_sub(i.free).saturating_sub(reserved)),
             cap_bytes: info.and_then(|i| device.cap.lock().map(|c| c.limit_bytes(i.total))),
             allocated: now[ALLOCATED],
             requested: now[REQUESTED],
@@ -231,7 +230,13 @@ fn fits(address: u64, have: u64, size: u64, align: u64) -> bool {
 impl fmt::Display for OomReport {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let b = human_bytes;
-        write!(f, "out of memory: {} ({} bytes) asked on stream {:#x}", b(self.bytes), self.bytes, self.stream.0)?;
+        write!(
+            f,
+            "out of memory: {} ({} bytes) asked on stream {:#x}",
+            b(self.bytes),
+            self.bytes,
+            self.stream.0
+        )?;
         match (self.device_total, self.device_free, self.held_by_others) {
             (Some(total), Some(free), Some(others)) => write!(
                 f,

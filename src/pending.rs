@@ -53,7 +53,9 @@ pub(crate) enum WaitFor {
     Event(EventId),
     /// A use that no event can mark any more: only the whole device can be waited for. What arrived
     /// before number `before` is over then.
-    Device { before: u64 },
+    Device {
+        before: u64,
+    },
 }
 
 impl Pending {

@@ -29,7 +29,10 @@ impl LaneTable {
     }
 
     #[inline(always)]
-    fn probes(&self, stream: StreamId) -> impl Iterator<Item = &OnceLock<(StreamId, &'static Lane)>> {
+    fn probes(
+        &self,
+        stream: StreamId,
+    ) -> impl Iterator<Item = &OnceLock<(StreamId, &'static Lane)>> {
         let mask = self.slots.len() - 1;
         let start = (stream.0.wrapping_mul(0x9E37_79B9_7F4A_7C15) >> 40) as usize;
         (0..PROBES).map(move |i| &self.slots[(start + i) & mask])

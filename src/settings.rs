@@ -1,5 +1,5 @@
 //! How an allocator was asked to behave; plain data, checked when the allocator is built.
-use crate::policies::{Policy, PolicySpec};
+use crate::policies::{Direct, PolicySpec};
 use std::fmt;
 use std::sync::Arc;
 
@@ -51,7 +51,7 @@ impl Cap {
 }
 
 /// Makes one instance of the policy.
-pub(crate) type MakePolicy = Arc<dyn Fn() -> Box<dyn Policy> + Send + Sync>;
+pub(crate) type MakePolicy = Arc<dyn Fn() -> Direct + Send + Sync>;
 
 /// See the module's page.
 #[derive(Clone)]
@@ -69,13 +69,13 @@ pub(crate) struct Settings {
 }
 
 impl Settings {
-    pub(crate) fn policy(&self) -> Box<dyn Policy> {
+    pub(crate) fn policy(&self) -> Direct {
         (self.make_policy)()
     }
 
     pub(crate) fn by_spec(spec: PolicySpec) -> (MakePolicy, String) {
         let name = spec.to_string();
-        (Arc::new(move || spec.build()), name)
+        (Arc::new(move || spec.build_direct()), name)
     }
 }
 

@@ -210,7 +210,9 @@ fn other_threads_free_under_contention_and_nothing_is_lost() {
 }
 
 /// What may happen while a stream is captured without spoiling the capture.
-fn captured(builder: impl FnOnce(aquifer::Builder) -> aquifer::Builder) -> (Arc<Device>, Allocator) {
+fn captured(
+    builder: impl FnOnce(aquifer::Builder) -> aquifer::Builder,
+) -> (Arc<Device>, Allocator) {
     let device = device(256 * MIB);
     let allocator = builder(Allocator::builder(device.clone())).build().unwrap();
     (device, allocator)

@@ -16,19 +16,21 @@ fn setups() -> impl Strategy<Value = Setup> {
         prop::sample::select(vec![2u64 << 20, 2 << 20, 64 << 10, 4 << 10, 32 << 20]),
         any::<u64>(),
     )
-        .prop_map(|(policy, front, share_streams, slack, cached_bytes_cap, mib, granularity, seed)| {
-            let capacity = mib << 20;
-            Setup {
-                policy,
-                front,
-                share_streams,
-                slack,
-                cached_bytes_cap,
-                capacity,
-                granularity,
-                seed,
-            }
-        })
+        .prop_map(
+            |(policy, front, share_streams, slack, cached_bytes_cap, mib, granularity, seed)| {
+                let capacity = mib << 20;
+                Setup {
+                    policy,
+                    front,
+                    share_streams,
+                    slack,
+                    cached_bytes_cap,
+                    capacity,
+                    granularity,
+                    seed,
+                }
+            },
+        )
 }
 
 fn op() -> impl Strategy<Value = Op> {

@@ -3,7 +3,8 @@
 use std::fmt;
 
 use crate::{
-    BestFit, Bins, Buddy, FirstFit, NeverCache, Policy, SIZE_MAX, SizeClasses, Sizing, TwoEnds,
+    BestFit, Bins, Buddy, Direct, FirstFit, NeverCache, Policy, SIZE_MAX, SizeClasses, Sizing,
+    TwoEnds,
 };
 
 /// The names that [`PolicySpec::parse`] knows, the default first.
@@ -133,6 +134,15 @@ impl PolicySpec {
             Kind::Buddy => Box::new(Buddy::new(self.sizing)),
             Kind::TwoEnds => Box::new(TwoEnds::new(self.sizing)),
             Kind::NeverCache => Box::new(NeverCache),
+        }
+    }
+
+    /// As [`PolicySpec::build`], without a box around the policies that [`Direct`] knows.
+    pub fn build_direct(&self) -> Direct {
+        match self.kind {
+            Kind::FirstFit => Direct::FirstFit(FirstFit::new(self.sizing)),
+            Kind::Bins => Direct::Bins(Bins::new(self.sizing)),
+            _ => Direct::Other(self.build()),
         }
     }
 

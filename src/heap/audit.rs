@@ -30,7 +30,9 @@ impl Heap {
         let counted = (reserved, idle, idle_segments);
         let kept = (self.reserved_bytes, self.idle_bytes, self.idle_segments);
         if counted != kept {
-            return Err(format!("reserved, idle, idle segments: counted {counted:?}, kept {kept:?}"));
+            return Err(format!(
+                "reserved, idle, idle segments: counted {counted:?}, kept {kept:?}"
+            ));
         }
         Ok(())
     }
@@ -53,7 +55,10 @@ impl Heap {
                 return Err(format!("block {id} at {:#x} does not tile its segment", b.address));
             }
             if free && last_free {
-                return Err(format!("block {id} at {:#x} and the one before are both free", b.address));
+                return Err(format!(
+                    "block {id} at {:#x} and the one before are both free",
+                    b.address
+                ));
             }
             (at, prev, id, last_free) = (at + b.size, id, b.next, free);
             count += 1;

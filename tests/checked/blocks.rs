@@ -65,7 +65,15 @@ impl Checked {
         let inherited = self.take_over(span, stream)?;
         let grip = Grip::Handle(allocation);
         let used_on = Vec::new();
-        self.live.push(Live { grip, pool, home: stream, span, requested: bytes, used_on, inherited });
+        self.live.push(Live {
+            grip,
+            pool,
+            home: stream,
+            span,
+            requested: bytes,
+            used_on,
+            inherited,
+        });
         self.counts.allocated += 1;
         let now = Sums { active: self.allocator.memory_active(), ..self.sums() };
         self.peak.raise(&now);
@@ -154,7 +162,8 @@ impl Checked {
         let candidates = [again, Some(12_345), handles.map(|l| l.span.address)];
         for address in candidates.into_iter().flatten().filter(|a| !raw(a)) {
             let answer = self.allocator.free_raw(address);
-            let refused = matches!(answer, Err(AllocError::NotLive { address: a, .. }) if a == address);
+            let refused =
+                matches!(answer, Err(AllocError::NotLive { address: a, .. }) if a == address);
             ensure!(refused, "freeing {address:#x}, which is not live, gave {answer:?}");
         }
         Ok(())
@@ -183,7 +192,10 @@ impl Checked {
     fn check_waiting_is_over(&mut self) -> Result<(), String> {
         let active = self.allocator.memory_active();
         let allocated = self.sums().allocated;
-        ensure!(active == allocated, "{active} bytes active after all waits, {allocated} allocated");
+        ensure!(
+            active == allocated,
+            "{active} bytes active after all waits, {allocated} allocated"
+        );
         self.forget_waiting(|_| true);
         Ok(())
     }

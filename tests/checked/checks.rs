@@ -132,7 +132,9 @@ impl Checked {
         if !blocks_last {
             while !self.live.is_empty() {
                 let last = self.live.len() - 1;
-                self.free(last).and_then(|()| self.check()).map_err(|w| format!("at the end: {w}"))?;
+                self.free(last)
+                    .and_then(|()| self.check())
+                    .map_err(|w| format!("at the end: {w}"))?;
             }
         }
         self.forget_waiting(|_| true);

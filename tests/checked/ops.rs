@@ -3,31 +3,60 @@
 /// One thing done. Numbers name pools, streams and blocks modulo how many there are.
 #[derive(Clone, Debug)]
 pub enum Op {
-    Allocate { pool: u8, stream: u8, bytes: u64, align: u64 },
-    Free { nth: u8 },
+    Allocate {
+        pool: u8,
+        stream: u8,
+        bytes: u64,
+        align: u64,
+    },
+    Free {
+        nth: u8,
+    },
     /// Lets another stream use a block.
-    Record { nth: u8, stream: u8 },
+    Record {
+        nth: u8,
+        stream: u8,
+    },
     /// Queues work on a stream; it touches a block that the stream may use, if the one named is such.
-    Launch { stream: u8, nth: u8 },
+    Launch {
+        stream: u8,
+        nth: u8,
+    },
     /// Completes pieces of work, chosen by the device's seed.
-    Step { pieces: u8 },
+    Step {
+        pieces: u8,
+    },
     /// Completes all work.
     Finish,
     EmptyCache,
-    TrimPool { pool: u8 },
-    Cap { bytes: Option<u64> },
-    OtherUse { bytes: u64 },
+    TrimPool {
+        pool: u8,
+    },
+    Cap {
+        bytes: Option<u64>,
+    },
+    OtherUse {
+        bytes: u64,
+    },
     OpenPool,
-    ClosePool { pool: u8 },
+    ClosePool {
+        pool: u8,
+    },
     OpenStream,
-    CloseStream { stream: u8 },
+    CloseStream {
+        stream: u8,
+    },
     ResetPeak,
     /// Reads the counts, which polls.
     Stats,
     /// Turns a block into an address; frees go by address then.
-    IntoRaw { nth: u8 },
+    IntoRaw {
+        nth: u8,
+    },
     /// Frees an address again, and one that was never given.
-    BadFrees { nth: u8 },
+    BadFrees {
+        nth: u8,
+    },
     Mark,
 }
 

@@ -64,7 +64,8 @@ impl Ordered {
     /// Of `uses`, those that are not done.
     pub fn open(&self, uses: &Clock) -> Clock {
         let done = self.done.lock().unwrap();
-        let open = |(stream, position): &(&StreamId, &u64)| done.get(stream).unwrap_or(&0) < position;
+        let open =
+            |(stream, position): &(&StreamId, &u64)| done.get(stream).unwrap_or(&0) < position;
         uses.iter().filter(open).map(|(&s, &p)| (s, p)).collect()
     }
 

@@ -1,0 +1,60 @@
+//! A policy whose calls need no look-up at run time, for the two that serve most. Knows which they are,
+//! decides nothing itself.
+use crate::{Band, Bins, Cut, FirstFit, FreeBlock, Freed, Place, Policy, Request};
+
+/// A policy made by [`PolicySpec::build_direct`](crate::PolicySpec::build_direct), or a user's own.
+///
+/// The compiler sees through the first two: on the way of every request, that is worth the match.
+pub enum Direct {
+    /// See [`FirstFit`].
+    FirstFit(FirstFit),
+    /// See [`Bins`].
+    Bins(Bins),
+    /// Any other.
+    Other(Box<dyn Policy>),
+}
+
+macro_rules! whichever {
+    ($direct:expr, $policy:ident => $call:expr) => {
+        match $direct {
+            Direct::FirstFit($policy) => $call,
+            Direct::Bins($policy) => $call,
+            Direct::Other($policy) => $call,
+        }
+    };
+}
+
+impl Policy for Direct {
+    #[inline(always)]
+    fn band(&self, size: u64) -> Band {
+        whichever!(self, policy => policy.band(size))
+    }
+
+    #[inline(always)]
+    fn place(&self, request: &Request) -> Place {
+        whichever!(self, policy => policy.place(request))
+    }
+
+    #[inline(always)]
+    fn taken(&mut self, cut: &Cut) {
+        whichever!(self, policy => policy.taken(cut))
+    }
+
+    #[inline(always)]
+    fn freed(&mut self, freed: &Freed) {
+        whichever!(self, policy => policy.freed(freed))
+    }
+
+    fn released(&mut self, block: FreeBlock) {
+        whichever!(self, policy => policy.released(block))
+    }
+
+    #[inline(always)]
+    fn keeps(&self, segment: FreeBlock) -> bool {
+        whichever!(self, policy => policy.keeps(segment))
+    }
+
+    fn mark(&mut self, step: u64) {
+        whichever!(self, policy => policy.mark(step))
+    }
+}
