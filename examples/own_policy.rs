@@ -19,11 +19,9 @@ impl Policy for WorstFit {
         let fits = self.free.values().filter(|block| block.fits(request.size, request.align));
         // The largest; of equals the one at the lowest address.
         match fits.max_by_key(|block| (block.size, std::cmp::Reverse(block.address))) {
-            Some(b) => Place::Reuse {
-                block: b.id,
-                skip: b.skip_to(request.align),
-                take: request.size,
-            },
+            Some(b) => {
+                Place::Reuse { block: b.id, skip: b.skip_to(request.align), take: request.size }
+            }
             None => Place::Grow { bytes: request.size.max(64 << 20) },
         }
     }

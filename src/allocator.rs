@@ -138,15 +138,15 @@ impl Builder {
 }
 
 fn check_settings(settings: &Settings) -> Result<(), BuildError> {
-    if let Some(Cap { amount: Amount::Fraction(x), .. }) = settings.cap {
-        if !(x > 0.0 && x <= 1.0) {
-            return Err(BuildError::BadFraction(x));
-        }
+    if let Some(Cap { amount: Amount::Fraction(x), .. }) = settings.cap
+        && !(x > 0.0 && x <= 1.0)
+    {
+        return Err(BuildError::BadFraction(x));
     }
-    if let Some(slack) = settings.slack {
-        if !(slack >= 0.0 && slack.is_finite()) {
-            return Err(BuildError::BadSlack(slack));
-        }
+    if let Some(slack) = settings.slack
+        && !(slack >= 0.0 && slack.is_finite())
+    {
+        return Err(BuildError::BadSlack(slack));
     }
     let policy = settings.policy();
     for size in [1, 512, 513, 1 << 20, (1 << 20) + 1, 20 << 20, 3 << 40, SIZE_MAX] {
@@ -320,10 +320,10 @@ impl Allocator {
     /// # Errors
     /// [`BuildError::BadFraction`].
     pub fn set_cap(&self, cap: Option<Cap>) -> Result<(), BuildError> {
-        if let Some(Cap { amount: Amount::Fraction(x), .. }) = cap {
-            if !(x > 0.0 && x <= 1.0) {
-                return Err(BuildError::BadFraction(x));
-            }
+        if let Some(Cap { amount: Amount::Fraction(x), .. }) = cap
+            && !(x > 0.0 && x <= 1.0)
+        {
+            return Err(BuildError::BadFraction(x));
         }
         if !self.pool_core().is_forked() {
             *self.device().cap.lock() = cap;

@@ -83,11 +83,12 @@ impl PoolCore {
             drop(front);
             return Err(self.bad_policy(Wrong::Rounding));
         }
-        if ask.align <= GRAIN && band.front {
-            if let Some(id) = front.cached.pop(band.size) {
-                front.counters.front_hits += 1;
-                return Ok(self.hand_out(lane, &mut front, id, &ask));
-            }
+        if ask.align <= GRAIN
+            && band.front
+            && let Some(id) = front.cached.pop(band.size)
+        {
+            front.counters.front_hits += 1;
+            return Ok(self.hand_out(lane, &mut front, id, &ask));
         }
         self.miss(lane, front, ask, band)
     }

@@ -37,10 +37,10 @@ impl PoolCore {
         let least = self.least_segment(request);
         let wanted = self.wanted_segment(request, least)?;
         let movable = if self.device.settings.slack.is_some() { 2 * least } else { wanted };
-        if self.moved_segment(request, movable) {
-            if let Some(allocation) = self.place(request, request.lane.twin.both())? {
-                return Ok(allocation);
-            }
+        if self.moved_segment(request, movable)
+            && let Some(allocation) = self.place(request, request.lane.twin.both())?
+        {
+            return Ok(allocation);
         }
         self.refuse_while_capturing(request)?;
         let mut stages = Stages::default();
@@ -210,10 +210,10 @@ impl PoolCore {
         if let Some(allocation) = self.place(request, request.lane.twin.both())? {
             return Ok(Some(allocation));
         }
-        if self.moved_segment(request, u64::MAX) {
-            if let Some(allocation) = self.place(request, request.lane.twin.both())? {
-                return Ok(Some(allocation));
-            }
+        if self.moved_segment(request, u64::MAX)
+            && let Some(allocation) = self.place(request, request.lane.twin.both())?
+        {
+            return Ok(Some(allocation));
         }
         // What became idle meanwhile goes too.
         stages.note(Stage::Release, self.make_room(u64::MAX));

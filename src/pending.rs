@@ -96,8 +96,7 @@ impl Pending {
 
     /// Asks about the oldest use of each stream until one is not over.
     pub(crate) fn poll(&mut self, driver: &dyn Driver) -> Polled {
-        let mut polled = Polled::default();
-        polled.error = self.retry_releases(driver).err();
+        let mut polled = Polled { error: self.retry_releases(driver).err(), ..Polled::default() };
         let streams: Vec<StreamId> = self.streams().collect();
         for stream in streams {
             if let Err(error) = self.poll_stream(stream, driver, &mut polled.ready) {

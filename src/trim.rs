@@ -85,13 +85,13 @@ impl PoolCore {
 
     /// Gives idle segments back to the driver until at least `bytes` are released.
     pub(crate) fn release_idle(self: &Arc<Self>, bytes: u64, among: Among) -> Released {
-        let mut released = Released::default();
-        released.error = match self.device.is_capturing() {
+        let error = match self.device.is_capturing() {
             Ok(None) => None,
             // It would spoil the capture.
             Ok(Some(_)) => Some(DriverError::Capturing(Call::Free)),
             Err(error) => Some(error),
         };
+        let mut released = Released { error, ..Released::default() };
         if released.error.is_some() {
             return released;
         }

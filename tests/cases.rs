@@ -55,9 +55,8 @@ fn a_block_freed_under_pending_work_serves_before_out_of_memory() {
 fn holes(device: &Device, live: &[Allocation]) -> Vec<u64> {
     let mut holes = Vec::new();
     for range in device.live_ranges() {
-        let inside = |a: &&Allocation| {
-            (range.address..range.address + range.bytes).contains(&a.address())
-        };
+        let inside =
+            |a: &&Allocation| (range.address..range.address + range.bytes).contains(&a.address());
         let mut blocks: Vec<_> =
             live.iter().filter(inside).map(|a| (a.address(), a.block_bytes())).collect();
         blocks.sort_unstable();
@@ -220,7 +219,8 @@ fn all_dropped_and_emptied_nothing_is_reserved_and_the_rest_is_named() {
     device.set_process_overhead(300 * MIB);
     let allocator = allocator(&device);
     let pool = allocator.pool("other");
-    let memory: Vec<_> = (0..50).map(|i| allocator.allocate(i * 123_456, StreamId(i % 3))).collect();
+    let memory: Vec<_> =
+        (0..50).map(|i| allocator.allocate(i * 123_456, StreamId(i % 3))).collect();
     let of_pool = pool.allocate(50 * MIB, A).unwrap();
     drop((memory, of_pool));
     let trimmed = allocator.empty_cache().unwrap();
@@ -296,7 +296,9 @@ fn three_streams_never_see_each_other_s_bytes() {
         let mut live: Vec<(Allocation, u8)> = Vec::new();
         let mut seed = 99 + i as u64;
         let mut below = |n: u64| {
-            seed = seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1_442_695_040_888_963_407);
+            seed = seed
+                .wrapping_mul(6_364_136_223_846_793_005)
+                .wrapping_add(1_442_695_040_888_963_407);
             (seed >> 33) % n
         };
         for n in 0..600u64 {
@@ -316,9 +318,11 @@ fn three_streams_never_see_each_other_s_bytes() {
                     let (memory, byte) = &live[below(live.len() as u64) as usize];
                     let span = Span { address: memory.address(), bytes: memory.len() };
                     if stream != memory.stream() {
-                        let event = aquifer::driver::Driver::record_event(&*device, memory.stream());
+                        let event =
+                            aquifer::driver::Driver::record_event(&*device, memory.stream());
                         let event = event.unwrap();
-                        aquifer::driver::Driver::stream_wait_event(&*device, stream, event).unwrap();
+                        aquifer::driver::Driver::stream_wait_event(&*device, stream, event)
+                            .unwrap();
                         aquifer::driver::Driver::release_event(&*device, event).unwrap();
                         memory.record_stream(stream).unwrap();
                     }
@@ -392,7 +396,11 @@ fn alignment_is_kept_and_its_waste_is_counted() {
         assert_eq!(stats.requested_bytes.current, requested);
         assert_eq!(stats.allocated_bytes.current, allocated);
         let free: u64 = holes(&device, &live).iter().sum();
-        assert_eq!(stats.reserved_bytes.current, allocated + free, "skipped bytes are free, not lost");
+        assert_eq!(
+            stats.reserved_bytes.current,
+            allocated + free,
+            "skipped bytes are free, not lost"
+        );
         allocator.audit().unwrap();
     }
 }

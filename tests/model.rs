@@ -38,15 +38,15 @@ fn op() -> impl Strategy<Value = Op> {
     let size = (any::<u8>(), any::<u16>()).prop_map(|(kind, low)| size_of(kind, low));
     let align = prop_oneof![4 => Just(1u64), 1 => (0u32..=21).prop_map(|bits| 1 << bits)];
     prop_oneof![
-        30 => (pool.clone(), stream.clone(), size, align).prop_map(
+        30 => (pool, stream, size, align).prop_map(
             |(pool, stream, bytes, align)| Op::Allocate { pool, stream, bytes, align }),
-        22 => nth.clone().prop_map(|nth| Op::Free { nth }),
-        5 => (nth.clone(), stream.clone()).prop_map(|(nth, stream)| Op::Record { nth, stream }),
-        7 => (stream.clone(), nth.clone()).prop_map(|(stream, nth)| Op::Launch { stream, nth }),
+        22 => nth.prop_map(|nth| Op::Free { nth }),
+        5 => (nth, stream).prop_map(|(nth, stream)| Op::Record { nth, stream }),
+        7 => (stream, nth).prop_map(|(stream, nth)| Op::Launch { stream, nth }),
         4 => (0u8..4).prop_map(|pieces| Op::Step { pieces }),
         1 => Just(Op::Finish),
         2 => Just(Op::EmptyCache),
-        1 => pool.clone().prop_map(|pool| Op::TrimPool { pool }),
+        1 => pool.prop_map(|pool| Op::TrimPool { pool }),
         2 => prop_oneof![Just(None), (0u64..128).prop_map(Some)]
             .prop_map(|mib| Op::Cap { bytes: mib.map(|mib| mib << 20) }),
         2 => (0u64..64).prop_map(|mib| Op::OtherUse { bytes: mib << 20 }),
@@ -56,7 +56,7 @@ fn op() -> impl Strategy<Value = Op> {
         1 => stream.prop_map(|stream| Op::CloseStream { stream }),
         1 => Just(Op::ResetPeak),
         3 => Just(Op::Stats),
-        2 => nth.clone().prop_map(|nth| Op::IntoRaw { nth }),
+        2 => nth.prop_map(|nth| Op::IntoRaw { nth }),
         1 => nth.prop_map(|nth| Op::BadFrees { nth }),
         1 => Just(Op::Mark),
     ]

@@ -101,7 +101,7 @@ fn wrong_after(right: u64, wrong: fn(Place) -> Place) -> (Vec<AllocError>, Vec<A
 fn each_wrong_answer_is_an_error_that_names_the_policy() {
     let wrongs: [(&str, fn(Place) -> Place); 6] = [
         ("not free", |p| change(p, |_, skip, take| (BlockId(u32::MAX), skip, take))),
-        ("not free", |p| change(p, |_, skip, take| (BlockId(0), skip + 0, take)).used()),
+        ("not free", |p| change(p, |_, skip, take| (BlockId(0), skip, take)).used()),
         ("no multiple of 512", |p| change(p, |b, skip, take| (b, skip + 1, take))),
         ("fewer bytes", |p| change(p, |b, skip, take| (b, skip, take - GRAIN))),
         ("more bytes", |p| change(p, |b, skip, _| (b, skip, 1 << 60))),

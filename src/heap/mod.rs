@@ -123,7 +123,7 @@ impl Heap {
 
     /// Enters a segment, wholly free.
     pub(crate) fn add_segment(&mut self, address: u64, size: u64, band: u8) -> Freed {
-        debug_assert!(size > 0 && size % GRAIN == 0 && address % GRAIN == 0);
+        debug_assert!(size > 0 && size.is_multiple_of(GRAIN) && address.is_multiple_of(GRAIN));
         let segment = self.vacant_segments.pop().unwrap_or_else(|| {
             self.segments.push(Segment { address: 0, size: 0, first: NONE, band: 0 });
             self.segments.len() as u32 - 1
@@ -206,7 +206,7 @@ impl Heap {
         if block.band != at.band {
             return Err(Wrong::OtherBand);
         }
-        if (at.skip | at.take) % GRAIN != 0 {
+        if !(at.skip | at.take).is_multiple_of(GRAIN) {
             return Err(Wrong::OffGrain);
         }
         if at.take < at.size {

@@ -56,8 +56,11 @@ impl Checked {
             return Ok(());
         }
         let Asked { pool, stream, bytes, align } = asked;
-        ensure!(span.bytes >= bytes && span.bytes % GRAIN == 0, "{bytes} bytes gave {span}");
-        let aligned = span.address % align.max(GRAIN) == 0;
+        ensure!(
+            span.bytes >= bytes && span.bytes.is_multiple_of(GRAIN),
+            "{bytes} bytes gave {span}"
+        );
+        let aligned = span.address.is_multiple_of(align.max(GRAIN));
         ensure!(aligned, "{span} is not at a multiple of {align}");
         if let Some(other) = self.live.iter().find(|l| overlap(l.span, span)) {
             return Err(format!("{span} overlaps the live {}", other.span));
