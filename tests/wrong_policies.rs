@@ -99,7 +99,8 @@ fn wrong_after(right: u64, wrong: fn(Place) -> Place) -> (Vec<AllocError>, Vec<A
 
 #[test]
 fn each_wrong_answer_is_an_error_that_names_the_policy() {
-    let wrongs: [(&str, fn(Place) -> Place); 6] = [
+    type Twist = fn(Place) -> Place;
+    let wrongs: [(&str, Twist); 6] = [
         ("not free", |p| change(p, |_, skip, take| (BlockId(u32::MAX), skip, take))),
         ("not free", |p| change(p, |_, skip, take| (BlockId(0), skip, take)).used()),
         ("no multiple of 512", |p| change(p, |b, skip, take| (b, skip + 1, take))),
