@@ -29,7 +29,7 @@ const NAME_THE_HEAP: &[&str] = &["lane", "cache", "trim"];
 const UNSAFE: &[&str] = &["src/sync.rs", "src/fork.rs", "src/driver/sim/host.rs"];
 
 /// Lines of a file that are neither blank, comment nor test.
-const CODE_LINES_MAX: usize = 450;
+const CODE_LINES_MAX: usize = 500;
 
 const ARCHITECTURE_LINES_MAX: usize = 160;
 
