@@ -193,8 +193,10 @@ impl Lane {
             *front = Front::vacant();
             *books = Books::default();
         }
-        // A lock that the parent's other threads held at a fork is never free: the lane is left then.
-        if let Some(mut vacant) = VACANT.try_lock() {
+        // In a forked child the lock may be held for ever by a thread that is not there: the lane is left
+        // then.
+        let vacant = if crate::fork::epoch() == 0 { Some(VACANT.lock()) } else { VACANT.try_lock() };
+        if let Some(mut vacant) = vacant {
             vacant.push(self);
         }
     }

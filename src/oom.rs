@@ -147,6 +147,7 @@ impl PoolCore {
             bytes.min(room.saturating_add(extra)) / device.granularity * device.granularity
         };
         let mut top_tags = device.tags.stats();
+        top_tags.retain(|tag| tag.allocated_bytes > 0);
         top_tags.truncate(8);
         OomReport {
             bytes: request.ask.bytes,

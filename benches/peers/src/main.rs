@@ -7,7 +7,7 @@ mod ours;
 mod peers;
 mod work;
 
-use work::{Mix, Outcome, Trace};
+use work::{Mix, Run, Trace};
 
 /// One allocator under test.
 pub trait Subject {
@@ -21,7 +21,11 @@ pub trait Subject {
     fn free(&mut self, block: Self::Block);
 }
 
+/// The first round warms up and is not counted.
 const ROUNDS: usize = 9;
+
+/// Median ns of each subject, in the order of [`subjects`].
+type Medians = Vec<(&'static str, f64)>;
 
 fn main() {
     let traces: Vec<Trace> = std::env::args().skip(1).map(|p| Trace::load(&p)).collect();
@@ -29,74 +33,77 @@ fn main() {
         "{:<34} {:>14} {:>12} {:>12} {:>8}",
         "work", "subject", "median ns", "min ns", "ratio"
     );
-    for (name, bytes) in [
-        ("pair 512 B", 512),
-        ("pair 64 KiB", 64 << 10),
-        ("pair 1 MiB", 1 << 20),
-        ("pair 20 MiB", 20 << 20),
-    ] {
-        compare(name, "pair", |subject, _| subject.pairs(bytes));
-    }
-    for (name, top) in
-        [("1,000 live, 512 B - 1 MiB", 1u64 << 20), ("1,000 live, 512 B - 64 MiB", 64 << 20)]
+    for (name, bytes) in
+        [("512 B", 512), ("64 KiB", 64 << 10), ("1 MiB", 1 << 20), ("20 MiB", 20 << 20)]
     {
+        compare(&format!("allocate+free {name}"), |subject| subject.pairs(bytes));
+    }
+    for (name, top) in [("1 MiB", 1u64 << 20), ("64 MiB", 64 << 20)] {
         let mix = Mix::new(top);
-        compare(name, "free+allocate", |subject, _| subject.mix(&mix));
+        compare(&format!("1,000 live, 512 B - {name}"), |subject| subject.mix(&mix));
     }
-    for trace in &traces {
-        compare(&trace.name, "op", |subject, _| subject.replay(trace));
-    }
-    if !traces.is_empty() {
-        geometric_means();
-    }
+    let replays: Vec<Medians> =
+        traces.iter().map(|trace| compare(&trace.name, |subject| subject.replay(trace))).collect();
+    geometric_means(&replays);
     two_threads();
 }
 
-use std::sync::Mutex;
-static REPLAYS: Mutex<Vec<(&'static str, f64)>> = Mutex::new(Vec::new());
+fn subjects() -> Vec<Box<dyn Run>> {
+    vec![
+        Box::new(peers::Offset::new()),
+        Box::new(ours::Ours::new("first-fit", true, "first-fit")),
+        Box::new(ours::Ours::new("first-fit", false, "ff, no front")),
+        Box::new(ours::Ours::new("bins", true, "bins")),
+        #[cfg(feature = "vma")]
+        Box::new(peers::Vma::new()),
+    ]
+}
 
-fn compare(name: &str, _per: &str, work: impl Fn(&mut dyn work::Run, usize) -> Outcome) {
+/// Prints a row for each subject; `work` answers the ns of each of its steps.
+fn compare(name: &str, work: impl Fn(&mut dyn Run) -> f64) -> Medians {
     let mut subjects = subjects();
     let mut times: Vec<Vec<f64>> = vec![Vec::new(); subjects.len()];
     for round in 0..ROUNDS {
         for (subject, times) in subjects.iter_mut().zip(&mut times) {
-            let outcome = work(&mut **subject, round);
+            let ns = work(&mut **subject);
             if round > 0 {
-                times.push(outcome.ns_each);
+                times.push(ns);
             }
         }
     }
     let base = median(&times[0]);
-    for (subject, times) in subjects.iter().zip(&times) {
-        let (mid, min) = (median(times), times.iter().copied().fold(f64::MAX, f64::min));
-        println!("{name:<34} {:>14} {mid:>12.1} {min:>12.1} {:>8.2}", subject.name(), mid / base);
-        if _per == "op" {
-            REPLAYS.lock().unwrap().push((subject.name(), mid));
-        }
+    let rows = subjects.iter().zip(&times).map(|(subject, times)| {
+        let (middle, least) = (median(times), times.iter().copied().fold(f64::MAX, f64::min));
+        let ratio = middle / base;
+        println!("{name:<34} {:>14} {middle:>12.1} {least:>12.1} {ratio:>8.2}", subject.name());
+        (subject.name(), middle)
+    });
+    rows.collect()
+}
+
+fn geometric_means(replays: &[Medians]) {
+    let Some(first) = replays.first() else { return };
+    let mean = |at: usize| {
+        let sum: f64 = replays.iter().map(|medians| medians[at].1.ln()).sum();
+        (sum / replays.len() as f64).exp()
+    };
+    for (at, (name, _)) in first.iter().enumerate() {
+        let (ns, ratio) = (mean(at), mean(at) / mean(0));
+        println!("{:<34} {name:>14} {ns:>12.1} {:>12} {ratio:>8.2}", "replays, geometric mean", "");
     }
 }
 
-fn geometric_means() {
-    let all = REPLAYS.lock().unwrap();
-    let mut names: Vec<&str> = Vec::new();
-    all.iter().for_each(|r| {
-        if !names.contains(&r.0) {
-            names.push(r.0)
-        }
-    });
-    let mean = |name: &str| {
-        let of: Vec<f64> = all.iter().filter(|r| r.0 == name).map(|r| r.1.ln()).collect();
-        (of.iter().sum::<f64>() / of.len() as f64).exp()
-    };
-    let base = mean(names[0]);
-    for name in names {
-        let m = mean(name);
-        println!(
-            "{:<34} {name:>14} {m:>12.1} {:>12} {:>8.2}",
-            "geometric mean of replays",
-            "",
-            m / base
-        );
+/// CPU time per pair of two threads on two streams against one thread alone.
+fn two_threads() {
+    let (mut one, mut two) = (Vec::new(), Vec::new());
+    for _ in 0..ROUNDS {
+        one.push(ours::threads(1));
+        two.push(ours::threads(2));
+    }
+    for (name, times) in [("1 thread", &one), ("2 threads, 2 streams", &two)] {
+        let (ns, ratio) = (median(times), median(times) / median(&one));
+        let work = format!("allocate+free 64 KiB, {name}");
+        println!("{work:<34} {:>14} {ns:>12.1} {:>12} {ratio:>8.2}", "first-fit", "");
     }
 }
 
@@ -104,37 +111,4 @@ fn median(times: &[f64]) -> f64 {
     let mut sorted = times.to_vec();
     sorted.sort_by(f64::total_cmp);
     sorted[sorted.len() / 2]
-}
-
-fn subjects() -> Vec<Box<dyn work::Run>> {
-    let mut all: Vec<Box<dyn work::Run>> = vec![
-        Box::new(peers::Offset::new()),
-        Box::new(ours::Ours::new("first-fit", true, "first-fit")),
-        Box::new(ours::Ours::new("first-fit", false, "ff, no front")),
-    ];
-    if aquifer::policies::NAMES.contains(&"bins") {
-        all.push(Box::new(ours::Ours::new("bins", true, "bins")));
-    }
-    #[cfg(feature = "vma")]
-    all.push(Box::new(peers::Vma::new()));
-    all
-}
-
-/// CPU time per pair of two threads on two streams against one thread alone.
-fn two_threads() {
-    let mut one = Vec::new();
-    let mut two = Vec::new();
-    for _ in 0..ROUNDS {
-        one.push(ours::threads(1));
-        two.push(ours::threads(2));
-    }
-    let (one, two) = (median(&one), median(&two));
-    println!("{:<34} {:>14} {one:>12.1}", "pair 64 KiB, 1 thread", "first-fit");
-    println!(
-        "{:<34} {:>14} {two:>12.1} {:>12} {:>8.2}",
-        "pair 64 KiB, 2 threads, 2 streams",
-        "first-fit",
-        "",
-        two / one
-    );
 }

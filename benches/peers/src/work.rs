@@ -3,18 +3,12 @@ use crate::Subject;
 use aquifer::trace::Op;
 use std::hint::black_box;
 
-/// What a run of some work took.
-pub struct Outcome {
-    /// CPU ns for each pair or operation.
-    pub ns_each: f64,
-}
-
-/// Work that any subject can do.
+/// Work that any subject can do; each answers the CPU ns of a step.
 pub trait Run {
     fn name(&self) -> &'static str;
-    fn pairs(&mut self, bytes: u64) -> Outcome;
-    fn mix(&mut self, mix: &Mix) -> Outcome;
-    fn replay(&mut self, trace: &Trace) -> Outcome;
+    fn pairs(&mut self, bytes: u64) -> f64;
+    fn mix(&mut self, mix: &Mix) -> f64;
+    fn replay(&mut self, trace: &Trace) -> f64;
 }
 
 /// CPU time of the calling thread in ns.
@@ -83,17 +77,17 @@ impl<S: Subject> Run for S {
         Subject::name(self)
     }
 
-    fn pairs(&mut self, bytes: u64) -> Outcome {
+    fn pairs(&mut self, bytes: u64) -> f64 {
         const PAIRS: u64 = 200_000;
         let start = cpu_ns();
         for _ in 0..PAIRS {
             let block = black_box(self.allocate(black_box(bytes)));
             self.free(block);
         }
-        Outcome { ns_each: (cpu_ns() - start) as f64 / PAIRS as f64 }
+        (cpu_ns() - start) as f64 / PAIRS as f64
     }
 
-    fn mix(&mut self, mix: &Mix) -> Outcome {
+    fn mix(&mut self, mix: &Mix) -> f64 {
         let mut live: Vec<Option<S::Block>> =
             mix.start.iter().map(|&b| Some(self.allocate(b))).collect();
         let start = cpu_ns();
@@ -105,10 +99,10 @@ impl<S: Subject> Run for S {
         }
         let ns = cpu_ns() - start;
         live.into_iter().flatten().for_each(|b| self.free(b));
-        Outcome { ns_each: ns as f64 / mix.replace.len() as f64 }
+        ns as f64 / mix.replace.len() as f64
     }
 
-    fn replay(&mut self, trace: &Trace) -> Outcome {
+    fn replay(&mut self, trace: &Trace) -> f64 {
         let mut live: Vec<Option<S::Block>> = Vec::new();
         live.resize_with(trace.slots, || None);
         let start = cpu_ns();
@@ -124,6 +118,6 @@ impl<S: Subject> Run for S {
         }
         let ns = cpu_ns() - start;
         live.into_iter().flatten().for_each(|b| self.free(b));
-        Outcome { ns_each: ns as f64 / trace.ops.len() as f64 }
+        ns as f64 / trace.ops.len() as f64
     }
 }
