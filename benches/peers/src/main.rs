@@ -25,7 +25,10 @@ const ROUNDS: usize = 9;
 
 fn main() {
     let traces: Vec<Trace> = std::env::args().skip(1).map(|p| Trace::load(&p)).collect();
-    println!("{:<34} {:>14} {:>12} {:>12} {:>8}", "work", "subject", "median ns", "min ns", "ratio");
+    println!(
+        "{:<34} {:>14} {:>12} {:>12} {:>8}",
+        "work", "subject", "median ns", "min ns", "ratio"
+    );
     for (name, bytes) in [
         ("pair 512 B", 512),
         ("pair 64 KiB", 64 << 10),
@@ -66,11 +69,7 @@ fn compare(name: &str, _per: &str, work: impl Fn(&mut dyn work::Run, usize) -> O
     let base = median(&times[0]);
     for (subject, times) in subjects.iter().zip(&times) {
         let (mid, min) = (median(times), times.iter().copied().fold(f64::MAX, f64::min));
-        println!(
-            "{name:<34} {:>14} {mid:>12.1} {min:>12.1} {:>8.2}",
-            subject.name(),
-            mid / base
-        );
+        println!("{name:<34} {:>14} {mid:>12.1} {min:>12.1} {:>8.2}", subject.name(), mid / base);
         if _per == "op" {
             REPLAYS.lock().unwrap().push((subject.name(), mid));
         }
@@ -92,7 +91,12 @@ fn geometric_means() {
     let base = mean(names[0]);
     for name in names {
         let m = mean(name);
-        println!("{:<34} {name:>14} {m:>12.1} {:>12} {:>8.2}", "geometric mean of replays", "", m / base);
+        println!(
+            "{:<34} {name:>14} {m:>12.1} {:>12} {:>8.2}",
+            "geometric mean of replays",
+            "",
+            m / base
+        );
     }
 }
 
@@ -126,5 +130,11 @@ fn two_threads() {
     }
     let (one, two) = (median(&one), median(&two));
     println!("{:<34} {:>14} {one:>12.1}", "pair 64 KiB, 1 thread", "first-fit");
-    println!("{:<34} {:>14} {two:>12.1} {:>12} {:>8.2}", "pair 64 KiB, 2 threads, 2 streams", "first-fit", "", two / one);
+    println!(
+        "{:<34} {:>14} {two:>12.1} {:>12} {:>8.2}",
+        "pair 64 KiB, 2 threads, 2 streams",
+        "first-fit",
+        "",
+        two / one
+    );
 }

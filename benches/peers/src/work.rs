@@ -41,7 +41,8 @@ impl Mix {
             state
         };
         let (low, high) = (512f64.ln(), (top as f64).ln());
-        let size = |r: u64| (low + (r >> 11) as f64 / (1u64 << 53) as f64 * (high - low)).exp() as u64;
+        let size =
+            |r: u64| (low + (r >> 11) as f64 / (1u64 << 53) as f64 * (high - low)).exp() as u64;
         let start = (0..1000).map(|_| size(next())).collect();
         let replace = (0..100_000).map(|_| ((next() % 1000) as usize, size(next()))).collect();
         Mix { start, replace }
@@ -62,7 +63,8 @@ enum Step {
 
 impl Trace {
     pub fn load(path: &str) -> Self {
-        let trace = aquifer::trace::Trace::read(std::path::Path::new(path)).expect("a readable trace");
+        let trace =
+            aquifer::trace::Trace::read(std::path::Path::new(path)).expect("a readable trace");
         let ops = trace
             .ops()
             .filter_map(|op| match op {
