@@ -379,10 +379,15 @@ impl Allocator {
                 out.map(|(id, h)| (serial(id), h.requested, lane.stream())).collect::<Vec<_>>()
             })
             .collect();
+        // The writer is the caller's code, and may allocate: it runs with nothing held.
+        let mut text = Vec::new();
         match self.device().recorder.lock().as_mut() {
-            Some(recorder) => recorder.write_to(out, &live),
-            None => Err(io::Error::new(io::ErrorKind::NotFound, "nothing is being recorded")),
+            Some(recorder) => recorder.write_to(&mut text, &live)?,
+            None => {
+                return Err(io::Error::new(io::ErrorKind::NotFound, "nothing is being recorded"));
+            }
         }
+        out.write_all(&text)
     }
 
     /// Everything counted.

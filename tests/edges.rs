@@ -269,3 +269,25 @@ fn empty_cache_and_growth_are_refused_in_a_capture_and_leave_it_alone() {
     allocator.allocate(MIB, STREAM).map(drop).unwrap();
     assert_capture_lives(&device);
 }
+
+/// Writes nowhere, and allocates while it does.
+struct Allocating<'a>(&'a Allocator);
+
+impl std::io::Write for Allocating<'_> {
+    fn write(&mut self, bytes: &[u8]) -> std::io::Result<usize> {
+        drop(self.0.allocate(1000, STREAM).map_err(std::io::Error::other)?);
+        Ok(bytes.len())
+    }
+
+    fn flush(&mut self) -> std::io::Result<()> {
+        Ok(())
+    }
+}
+
+#[test]
+fn a_trace_may_be_written_by_what_allocates() {
+    let allocator = allocator(&device(64 * MIB));
+    allocator.start_recording(100);
+    drop(allocator.allocate(1000, STREAM).unwrap());
+    allocator.write_trace(&mut Allocating(&allocator)).unwrap();
+}

@@ -59,6 +59,7 @@ fn op() -> impl Strategy<Value = Op> {
         2 => nth.prop_map(|nth| Op::IntoRaw { nth }),
         1 => nth.prop_map(|nth| Op::BadFrees { nth }),
         1 => Just(Op::Mark),
+        2 => any::<u8>().prop_map(|stream| Op::Capture { stream }),
     ]
 }
 
@@ -68,8 +69,15 @@ fn run(setup: &Setup, ops: &[Op], blocks_last: bool) -> Result<Counts, String> {
     checked.end(blocks_last)
 }
 
+/// As many programs as the environment asks for, or as run in a few seconds.
+fn config() -> ProptestConfig {
+    let usual = ProptestConfig::default();
+    let cases = if std::env::var_os("PROPTEST_CASES").is_some() { usual.cases } else { 1500 };
+    ProptestConfig { cases, failure_persistence: None, ..usual }
+}
+
 proptest! {
-    #![proptest_config(ProptestConfig { failure_persistence: None, ..ProptestConfig::default() })]
+    #![proptest_config(config())]
 
     #[test]
     fn programs_agree_with_the_model(

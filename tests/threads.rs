@@ -151,7 +151,7 @@ fn threads_on_one_stream_and_on_many_lose_nothing() {
             let allocator = allocator(&device, |b| b.policy(policy).front_cache(i % 3 > 0));
             let own = |_| if many { device.create_stream() } else { StreamId(0) };
             let streams: Vec<_> = (0..THREADS).map(own).collect();
-            run_workers(&allocator, &streams, 400);
+            run_workers(&allocator, &streams, 1500);
             allocator.audit().unwrap();
             assert_eq!(allocator.memory_allocated(), 0, "{policy}");
             allocator.empty_cache().unwrap();
@@ -164,7 +164,7 @@ fn threads_on_one_stream_and_on_many_lose_nothing() {
 
 #[test]
 fn the_last_handle_goes_while_other_threads_free() {
-    for round in 0..200 {
+    for round in 0..1000 {
         let device = device(256 * MIB);
         let policy = NAMES[round % NAMES.len()];
         let allocator = allocator(&device, |b| b.policy(policy).front_cache(round % 2 == 0));
@@ -259,7 +259,7 @@ fn pools_come_and_go_under_readers() {
             .iter()
             .map(|allocator| {
                 scope.spawn(|| {
-                    for i in 0..600u64 {
+                    for i in 0..2000u64 {
                         let pool = allocator.pool("short");
                         let kept = pool.allocate(1000 + i, StreamId(i % 3)).unwrap();
                         drop(pool);

@@ -122,6 +122,11 @@ impl Checked {
             join(&mut uses, &Clock::from([(stream, self.driver.queued(stream))]));
         }
         for &stream in &live.used_on {
+            if self.captured == Some(stream) {
+                // An event in the graph: nobody may ask about it.
+                waiting.unmarked = true;
+                continue;
+            }
             match self.device.record_event(stream) {
                 Ok(event) => waiting.events.push(event),
                 Err(_) => waiting.unmarked = true,

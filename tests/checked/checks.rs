@@ -68,7 +68,7 @@ impl Checked {
                 break;
             }
         }
-        if !self.may_fail {
+        if !self.may_fail && self.captured.is_none() {
             self.forget_waiting(|w| {
                 let over = |e: &_| device.query_event(*e).expect("the model's own event");
                 !w.unmarked && w.events.iter().all(over)
@@ -95,7 +95,8 @@ impl Checked {
         };
         let waiting: u64 = self.waiting.iter().map(|w| w.bytes).sum();
         let wanted = Sums { active: sums.allocated + waiting, ..*sums };
-        let unmarked = self.may_fail || self.waiting.iter().any(|w| w.unmarked);
+        let unmarked =
+            self.may_fail || self.captured.is_some() || self.waiting.iter().any(|w| w.unmarked);
         let alike = current == wanted || unmarked && current.active <= wanted.active;
         ensure!(alike, "{current:?} now, not {wanted:?}");
         for (name, stat) in [
@@ -129,6 +130,9 @@ impl Checked {
     /// # Errors
     /// What did not.
     pub fn end(mut self, blocks_last: bool) -> Result<super::Counts, String> {
+        if self.captured.is_some() {
+            self.apply(&super::Op::Capture { stream: 0 })?;
+        }
         if !blocks_last {
             while !self.live.is_empty() {
                 let last = self.live.len() - 1;

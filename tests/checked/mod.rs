@@ -113,6 +113,8 @@ pub struct Checked {
     live: Vec<Live>,
     left: Vec<Left>,
     waiting: Vec<Waiting>,
+    /// The stream being captured. It is given no work: what is captured never runs here.
+    captured: Option<StreamId>,
     cap: Option<u64>,
     other_use: u64,
     peak: Sums,
@@ -168,6 +170,7 @@ impl Checked {
             live: Vec::new(),
             left: Vec::new(),
             waiting: Vec::new(),
+            captured: None,
             cap: None,
             other_use: 0,
             peak: Sums::default(),
@@ -234,17 +237,35 @@ impl Checked {
             Op::IntoRaw { nth } => self.turn_into_raw(nth),
             Op::BadFrees { nth } => return self.bad_frees(nth),
             Op::Mark => self.allocator.mark("step"),
+            Op::Capture { stream } => return self.toggle_capture(stream),
         }
         Ok(())
     }
 
-    /// An error that a planned driver failure explains is none.
+    fn toggle_capture(&mut self, stream: u8) -> Result<(), String> {
+        match self.captured.take() {
+            Some(stream) => {
+                let ended = self.device.end_capture(stream).map(drop);
+                ended.map_err(|error| format!("a capture was spoiled: {error}"))
+            }
+            None => {
+                let stream = self.streams[stream as usize % self.streams.len()];
+                // The allocator asks only about streams it knows.
+                let _fit = self.allocator.would_fit(1, stream);
+                self.captured = Some(stream);
+                self.device.begin_capture(stream).map(drop).map_err(|error| error.to_string())
+            }
+        }
+    }
+
+    /// An error that a planned driver failure explains is none, nor is a refusal during a capture.
     fn tolerate(&mut self, result: Result<(), AllocError>) -> Result<(), String> {
         match result {
             Err(AllocError::Driver(_)) if self.may_fail => {
                 self.counts.driver_errors += 1;
                 Ok(())
             }
+            Err(AllocError::Capturing { .. }) if self.captured.is_some() => Ok(()),
             other => other.map_err(|error| error.to_string()),
         }
     }
@@ -253,6 +274,9 @@ impl Checked {
         // The default stream cannot be closed; two others always stay.
         if self.streams.len() > 3 {
             let at = 1 + stream as usize % (self.streams.len() - 1);
+            if self.captured == Some(self.streams[at]) {
+                return;
+            }
             let stream = self.streams.remove(at);
             self.device.destroy_stream(stream).expect("the stream was open");
         }
@@ -260,6 +284,9 @@ impl Checked {
 
     fn launch(&mut self, stream: u8, nth: u8) {
         let stream = self.streams[stream as usize % self.streams.len()];
+        if self.captured == Some(stream) {
+            return;
+        }
         let block = pick(&self.live, nth).map(|at| &self.live[at]);
         let may = block.filter(|b| b.home == stream || b.used_on.contains(&stream));
         self.driver.launch(stream, may.map(|b| b.span));

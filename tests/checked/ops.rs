@@ -58,6 +58,10 @@ pub enum Op {
         nth: u8,
     },
     Mark,
+    /// Begins to capture a stream, or ends the capture under way.
+    Capture {
+        stream: u8,
+    },
 }
 
 const MIB: u64 = 1 << 20;
@@ -131,10 +135,11 @@ impl Op {
             36 => Op::CloseStream { stream: from.next() },
             37 => Op::ResetPeak,
             38 => Op::Stats,
-            _ => match from.next() % 3 {
+            _ => match from.next() % 5 {
                 0 => Op::IntoRaw { nth: from.next() },
                 1 => Op::BadFrees { nth: from.next() },
-                _ => Op::Mark,
+                2 => Op::Mark,
+                _ => Op::Capture { stream: from.next() },
             },
         }
     }
