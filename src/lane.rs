@@ -12,7 +12,7 @@ use crate::sync::{Both, Twin};
 use aquifer_policies::{
     BANDS_MAX, Band, BlockId, Direct, FreeBlock, Freed, GRAIN, Place, Policy, Request,
 };
-use parking_lot::Mutex;
+use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The heap with the policies that decide in it.
@@ -158,6 +158,12 @@ pub(crate) struct Lane {
 /// Lanes that serve nobody.
 static VACANT: Mutex<Vec<&'static Lane>> = Mutex::new(Vec::new());
 
+/// The vacant lanes. In a forked child only tried: a thread that is not there may hold the lock for ever,
+/// and lanes are left then.
+fn vacant() -> Option<MutexGuard<'static, Vec<&'static Lane>>> {
+    if crate::fork::epoch() == 0 { Some(VACANT.lock()) } else { VACANT.try_lock() }
+}
+
 impl Lane {
     fn new() -> Self {
         Lane {
@@ -173,7 +179,7 @@ impl Lane {
     pub(crate) fn bind(stream: StreamId, front: Front) -> &'static Lane {
         // A lane of the parent's may be locked for ever in a forked child.
         let epoch = crate::fork::epoch();
-        let found = VACANT.try_lock().and_then(|mut vacant| {
+        let found = vacant().and_then(|mut vacant| {
             let at = vacant.iter().position(|l| l.epoch.load(Ordering::Relaxed) == epoch)?;
             Some(vacant.swap_remove(at))
         });
@@ -193,10 +199,7 @@ impl Lane {
             *front = Front::vacant();
             *books = Books::default();
         }
-        // In a forked child the lock may be held for ever by a thread that is not there: the lane is left
-        // then.
-        let vacant = if crate::fork::epoch() == 0 { Some(VACANT.lock()) } else { VACANT.try_lock() };
-        if let Some(mut vacant) = vacant {
+        if let Some(mut vacant) = vacant() {
             vacant.push(self);
         }
     }
