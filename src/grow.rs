@@ -17,8 +17,8 @@ use std::sync::atomic::Ordering;
 /// A generous segment takes at most this share of what the device has left.
 const FREE_SHARE: u64 = 16;
 /// Under a slack, each release that was forced by it allows reserved to run 1/96 further, up to 8 %:
-/// a program that swings between two phases would else release and ask at every swing. Chosen on
-/// recorded traces: without it one of them makes ten times the driver calls.
+/// a program that swings between two phases would else release and ask at every swing. The
+/// values were chosen on recorded traces.
 const FORCED_PER_ALLOWANCE: f64 = 96.0;
 const ALLOWANCE_MAX: f64 = 0.08;
 

@@ -8,7 +8,7 @@ const MIB: u64 = 1 << 20;
 /// A stream that has twice the request free, but in pieces, gets twice the request: its free memory is
 /// broken up, and one more exact fit would break it further. The defaults come from replaying 15 recorded
 /// training, inference and serving traces on plain segments: geometric mean of peak reserved over peak
-/// live 1.38.
+/// live 1.365.
 ///
 /// A frugal allocator grows in smaller steps, a sixteenth of what is reserved and at least 2 MiB.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]

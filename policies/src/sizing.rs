@@ -12,8 +12,8 @@ pub struct Sizing {
 }
 
 impl Sizing {
-    /// One band, and the usual growth. (Two bands parted at 1 MiB reserve 2.5 % more on the recorded
-    /// traces, and ask the driver for more on one of them long after warm-up.)
+    /// One band, and the usual growth. (A band of small sizes holds free memory that large
+    /// requests cannot have.)
     pub const DEFAULT: Sizing = Sizing { small: 0, growth: Growth::DEFAULT };
 
     /// The band of a rounded size.
