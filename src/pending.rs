@@ -129,29 +129,39 @@ impl Pending {
         driver: &dyn Driver,
         ready: &mut Vec<Home>,
     ) -> Result<(), DriverError> {
-        loop {
-            let Some(queue) = self.queues.get_mut(&stream) else { return Ok(()) };
-            let Some(oldest) = queue.front_mut() else { return Ok(()) };
-            let event = match oldest.event {
+        while let Some(queue) = self.queues.get_mut(&stream) {
+            if queue.is_empty() {
+                return Ok(());
+            }
+            let event = match first_event(queue) {
                 Some(event) => event,
                 None => {
                     let Some(event) = record(driver, stream)? else { return Ok(()) };
-                    oldest.event = Some(event);
+                    // Recorded after all of them: it is over no earlier than any.
+                    queue.back_mut().expect("it has a front").event = Some(event);
                     event
                 }
             };
-            match driver.query_event(event) {
-                Ok(true) => {}
-                Ok(false) => return Ok(()),
-                Err(error) => return Err(error),
+            if !driver.query_event(event)? {
+                return Ok(());
             }
-            let entry = oldest.entry;
-            queue.pop_front();
-            ready.extend(self.use_over(entry));
+            self.event_over(stream, event, ready);
             if let Err(error) = release(driver, event) {
                 self.unreleased.push(event);
                 return Err(error);
             }
+        }
+        Ok(())
+    }
+
+    /// `event` of `stream` is over, and with it all uses up to the one that has it.
+    fn event_over(&mut self, stream: StreamId, event: EventId, ready: &mut Vec<Home>) {
+        let mut last = false;
+        while !last {
+            let queue = self.queues.get_mut(&stream).expect("an event has a use");
+            let over = queue.pop_front().expect("an event has a use");
+            last = over.event == Some(event);
+            ready.extend(self.use_over(over.entry));
         }
     }
 
@@ -168,10 +178,11 @@ impl Pending {
         Some(home)
     }
 
-    /// The use that arrived first among the oldest of each stream.
+    /// What ends the use that arrived first of all.
     pub(crate) fn next_wait(&self) -> Option<WaitFor> {
-        let oldest = self.queues.values().filter_map(VecDeque::front).min_by_key(|u| u.order)?;
-        Some(match oldest.event {
+        let first = |queue: &&VecDeque<Use>| queue.front().map(|u| u.order);
+        let oldest = self.queues.values().filter(|q| !q.is_empty()).min_by_key(first)?;
+        Some(match first_event(oldest) {
             Some(event) => WaitFor::Event(event),
             None => WaitFor::Device { before: self.arrivals },
         })
@@ -191,6 +202,12 @@ impl Pending {
         over.into_iter().for_each(|entry| ready.extend(self.use_over(entry)));
         ready
     }
+}
+
+/// The first event of a queue. It ends all uses before its own too: they were freed before it was
+/// recorded.
+fn first_event(queue: &VecDeque<Use>) -> Option<EventId> {
+    queue.iter().find_map(|u| u.event)
 }
 
 /// An event the driver does not know any more is as good as released.

@@ -290,6 +290,21 @@ fn empty_cache_and_growth_are_refused_in_a_capture_and_leave_it_alone() {
     assert_capture_lives(&device);
 }
 
+#[test]
+fn a_use_freed_in_a_capture_is_over_with_the_next_event_of_its_stream() {
+    let (device, allocator) = captured(|b| b.front_cache(false));
+    let side = device.create_stream();
+    let blocks = [0; 2].map(|_| allocator.allocate(MIB, STREAM).unwrap());
+    blocks.iter().for_each(|b| b.record_stream(side).unwrap());
+    let [in_capture, after] = blocks;
+    device.begin_capture(side).unwrap();
+    drop(in_capture);
+    device.end_capture(side).unwrap();
+    drop(after);
+    device.launch(side, Work::until(10)).unwrap();
+    assert_eq!(allocator.memory_stats().active_bytes.current, 0, "later work is nobody's use");
+}
+
 /// Writes nowhere, and allocates while it does.
 struct Allocating<'a>(&'a Allocator);
 
