@@ -3,11 +3,14 @@
 //! Addresses, streams and events are integers here; only an implementation knows what is behind them.
 //! An implementation is free to lock inside; none of its methods is called while a lane's front or
 //! heap is held, so a slow call delays nobody's hit.
+mod call;
 pub mod faults;
 pub mod faulty;
 pub mod limited;
 pub mod logged;
 pub mod sim;
+
+pub use call::Call;
 
 use std::fmt;
 use std::sync::Arc;
@@ -126,75 +129,6 @@ impl<D: Driver + ?Sized> Driver for Arc<D> {
 
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError> {
         (**self).capture(stream)
-    }
-}
-
-/// Which call of the driver, for errors, logs, fault plans and counts.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-#[non_exhaustive]
-pub enum Call {
-    /// [`Driver::memory_info`]
-    MemoryInfo,
-    /// [`Driver::allocate`]
-    Allocate,
-    /// [`Driver::free`]
-    Free,
-    /// [`Driver::record_event`]
-    RecordEvent,
-    /// [`Driver::query_event`]
-    QueryEvent,
-    /// [`Driver::wait_event`]
-    WaitEvent,
-    /// [`Driver::stream_wait_event`]
-    StreamWaitEvent,
-    /// [`Driver::release_event`]
-    ReleaseEvent,
-    /// [`Driver::synchronize`]
-    Synchronize,
-    /// [`Driver::capture`]
-    Capture,
-}
-
-impl Call {
-    /// Every call, in the order of [`Call::index`].
-    pub const ALL: [Call; 10] = [
-        Call::MemoryInfo,
-        Call::Allocate,
-        Call::Free,
-        Call::RecordEvent,
-        Call::QueryEvent,
-        Call::WaitEvent,
-        Call::StreamWaitEvent,
-        Call::ReleaseEvent,
-        Call::Synchronize,
-        Call::Capture,
-    ];
-
-    /// Position in [`Call::ALL`].
-    pub fn index(self) -> usize {
-        self as usize
-    }
-
-    /// The name used in logs and JSON.
-    pub fn name(self) -> &'static str {
-        match self {
-            Call::MemoryInfo => "memory_info",
-            Call::Allocate => "allocate",
-            Call::Free => "free",
-            Call::RecordEvent => "record_event",
-            Call::QueryEvent => "query_event",
-            Call::WaitEvent => "wait_event",
-            Call::StreamWaitEvent => "stream_wait_event",
-            Call::ReleaseEvent => "release_event",
-            Call::Synchronize => "synchronize",
-            Call::Capture => "capture",
-        }
-    }
-}
-
-impl fmt::Display for Call {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(self.name())
     }
 }
 

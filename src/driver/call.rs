@@ -1,0 +1,71 @@
+//! The names of the driver's calls. Knows nothing of what they do.
+use std::fmt;
+
+/// Which call of the driver, for errors, logs, fault plans and counts.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+#[non_exhaustive]
+pub enum Call {
+    /// [`super::Driver::memory_info`]
+    MemoryInfo,
+    /// [`super::Driver::allocate`]
+    Allocate,
+    /// [`super::Driver::free`]
+    Free,
+    /// [`super::Driver::record_event`]
+    RecordEvent,
+    /// [`super::Driver::query_event`]
+    QueryEvent,
+    /// [`super::Driver::wait_event`]
+    WaitEvent,
+    /// [`super::Driver::stream_wait_event`]
+    StreamWaitEvent,
+    /// [`super::Driver::release_event`]
+    ReleaseEvent,
+    /// [`super::Driver::synchronize`]
+    Synchronize,
+    /// [`super::Driver::capture`]
+    Capture,
+}
+
+impl Call {
+    /// Every call, in the order of [`Call::index`].
+    pub const ALL: [Call; 10] = [
+        Call::MemoryInfo,
+        Call::Allocate,
+        Call::Free,
+        Call::RecordEvent,
+        Call::QueryEvent,
+        Call::WaitEvent,
+        Call::StreamWaitEvent,
+        Call::ReleaseEvent,
+        Call::Synchronize,
+        Call::Capture,
+    ];
+
+    /// Position in [`Call::ALL`].
+    pub fn index(self) -> usize {
+        self as usize
+    }
+
+    /// The name used in logs and JSON.
+    pub fn name(self) -> &'static str {
+        match self {
+            Call::MemoryInfo => "memory_info",
+            Call::Allocate => "allocate",
+            Call::Free => "free",
+            Call::RecordEvent => "record_event",
+            Call::QueryEvent => "query_event",
+            Call::WaitEvent => "wait_event",
+            Call::StreamWaitEvent => "stream_wait_event",
+            Call::ReleaseEvent => "release_event",
+            Call::Synchronize => "synchronize",
+            Call::Capture => "capture",
+        }
+    }
+}
+
+impl fmt::Display for Call {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(self.name())
+    }
+}
