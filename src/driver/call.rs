@@ -25,11 +25,25 @@ pub enum Call {
     Synchronize,
     /// [`super::Driver::capture`]
     Capture,
+    /// [`super::Driver::reserve`]
+    Reserve,
+    /// [`super::Driver::unreserve`]
+    Unreserve,
+    /// [`super::Driver::create`]
+    Create,
+    /// [`super::Driver::release`]
+    ReleaseHandle,
+    /// [`super::Driver::map`]
+    Map,
+    /// [`super::Driver::unmap`]
+    Unmap,
+    /// [`super::Driver::set_access`]
+    SetAccess,
 }
 
 impl Call {
     /// Every call, in the order of [`Call::index`].
-    pub const ALL: [Call; 10] = [
+    pub const ALL: [Call; 17] = [
         Call::MemoryInfo,
         Call::Allocate,
         Call::Free,
@@ -40,6 +54,13 @@ impl Call {
         Call::ReleaseEvent,
         Call::Synchronize,
         Call::Capture,
+        Call::Reserve,
+        Call::Unreserve,
+        Call::Create,
+        Call::ReleaseHandle,
+        Call::Map,
+        Call::Unmap,
+        Call::SetAccess,
     ];
 
     /// Position in [`Call::ALL`].
@@ -60,6 +81,13 @@ impl Call {
             Call::ReleaseEvent => "release_event",
             Call::Synchronize => "synchronize",
             Call::Capture => "capture",
+            Call::Reserve => "reserve",
+            Call::Unreserve => "unreserve",
+            Call::Create => "create",
+            Call::ReleaseHandle => "release_handle",
+            Call::Map => "map",
+            Call::Unmap => "unmap",
+            Call::SetAccess => "set_access",
         }
     }
 }

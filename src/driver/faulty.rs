@@ -1,6 +1,8 @@
 //! A driver whose calls fail on demand. Knows which calls are to fail, not what they do.
 use super::faults::FaultPlan;
-use super::{Call, Capture, Driver, DriverError, EventId, MemoryInfo, StreamId};
+use super::{
+    Call, Capture, Driver, DriverError, EventId, HandleFlags, HandleId, MemoryInfo, StreamId,
+};
 use parking_lot::Mutex;
 
 /// Any driver, with planned failures. A call that is to fail never reaches the inner driver.
@@ -115,5 +117,44 @@ impl<D: Driver> Driver for Faulty<D> {
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError> {
         self.check(Call::Capture)?;
         self.inner.capture(stream)
+    }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.inner.page_bytes()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.check(Call::Reserve)?;
+        self.inner.reserve(bytes)
+    }
+
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        self.check(Call::Unreserve)?;
+        self.inner.unreserve(address)
+    }
+
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        self.check(Call::Create)?;
+        self.inner.create(bytes, flags)
+    }
+
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        self.check(Call::ReleaseHandle)?;
+        self.inner.release(handle)
+    }
+
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        self.check(Call::Map)?;
+        self.inner.map(address, handle)
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.check(Call::Unmap)?;
+        self.inner.unmap(address, bytes)
+    }
+
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        self.check(Call::SetAccess)?;
+        self.inner.set_access(address, bytes, peers)
     }
 }

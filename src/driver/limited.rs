@@ -1,5 +1,5 @@
-//! A driver with a budget of bytes. Knows what was allocated through it and nothing of what others hold.
-use super::{Capture, Driver, DriverError, EventId, MemoryInfo, StreamId};
+//! A driver with a budget of bytes. Knows what was asked for through it and nothing of what others hold.
+use super::{Capture, Driver, DriverError, EventId, HandleFlags, HandleId, MemoryInfo, StreamId};
 use parking_lot::Mutex;
 use std::collections::HashMap;
 
@@ -27,14 +27,23 @@ pub struct Limited<D> {
 struct Books {
     limit_bytes: u64,
     held_bytes: u64,
-    /// Bytes of each range, to know what a free gives back.
-    ranges: HashMap<u64, u64>,
+    /// Bytes of each range and handle, to know what a free or a release gives back.
+    held: HashMap<Held, u64>,
+}
+
+/// What the device gave.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Held {
+    /// A range, by its address.
+    Range(u64),
+    /// Physical memory.
+    Physical(HandleId),
 }
 
 impl<D> Limited<D> {
     /// `inner`, giving out at most `limit_bytes` at a time.
     pub fn new(inner: D, limit_bytes: u64) -> Limited<D> {
-        let books = Books { limit_bytes, held_bytes: 0, ranges: HashMap::new() };
+        let books = Books { limit_bytes, held_bytes: 0, held: HashMap::new() };
         Limited { inner, books: Mutex::new(books) }
     }
 
@@ -53,9 +62,45 @@ impl<D> Limited<D> {
         self.books.lock().limit_bytes
     }
 
-    /// Bytes in ranges allocated here and not freed.
+    /// Bytes allocated or created here and not given back.
     pub fn held_bytes(&self) -> u64 {
         self.books.lock().held_bytes
+    }
+
+    /// Makes a call that gives `bytes`, if the budget has them.
+    fn give_out<T: Copy>(
+        &self,
+        bytes: u64,
+        call: impl FnOnce() -> Result<T, DriverError>,
+        held: impl FnOnce(T) -> Held,
+    ) -> Result<T, DriverError> {
+        self.books.lock().claim(bytes)?;
+        let given = call();
+        let mut books = self.books.lock();
+        match given {
+            Ok(new) => drop(books.held.insert(held(new), bytes)),
+            Err(_) => books.held_bytes -= bytes,
+        }
+        given
+    }
+
+    /// Makes a call that gives `held` back.
+    fn take_back(
+        &self,
+        held: Held,
+        call: impl FnOnce() -> Result<(), DriverError>,
+    ) -> Result<(), DriverError> {
+        // Out of the books first: once the device has it, another thread may get it again.
+        let bytes = self.books.lock().held.remove(&held);
+        let taken = call();
+        if let Some(bytes) = bytes {
+            let mut books = self.books.lock();
+            match taken {
+                Ok(()) => books.held_bytes -= bytes,
+                Err(_) => drop(books.held.insert(held, bytes)),
+            }
+        }
+        taken
     }
 }
 
@@ -91,28 +136,11 @@ impl<D: Driver> Driver for Limited<D> {
         if bytes == 0 || !bytes.is_multiple_of(self.granularity()) {
             return self.inner.allocate(bytes);
         }
-        self.books.lock().claim(bytes)?;
-        let allocated = self.inner.allocate(bytes);
-        let mut books = self.books.lock();
-        match allocated {
-            Ok(address) => drop(books.ranges.insert(address, bytes)),
-            Err(_) => books.held_bytes -= bytes,
-        }
-        allocated
+        self.give_out(bytes, || self.inner.allocate(bytes), Held::Range)
     }
 
     fn free(&self, address: u64) -> Result<(), DriverError> {
-        // Out of the books first: once the device has it, another thread may get the address again.
-        let bytes = self.books.lock().ranges.remove(&address);
-        let freed = self.inner.free(address);
-        if let Some(bytes) = bytes {
-            let mut books = self.books.lock();
-            match freed {
-                Ok(()) => books.held_bytes -= bytes,
-                Err(_) => drop(books.ranges.insert(address, bytes)),
-            }
-        }
-        freed
+        self.take_back(Held::Range(address), || self.inner.free(address))
     }
 
     fn record_event(&self, stream: StreamId) -> Result<EventId, DriverError> {
@@ -141,5 +169,40 @@ impl<D: Driver> Driver for Limited<D> {
 
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError> {
         self.inner.capture(stream)
+    }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.inner.page_bytes()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.inner.reserve(bytes)
+    }
+
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        self.inner.unreserve(address)
+    }
+
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        if bytes == 0 || !self.page_bytes().is_some_and(|page| bytes.is_multiple_of(page)) {
+            return self.inner.create(bytes, flags);
+        }
+        self.give_out(bytes, || self.inner.create(bytes, flags), Held::Physical)
+    }
+
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        self.take_back(Held::Physical(handle), || self.inner.release(handle))
+    }
+
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        self.inner.map(address, handle)
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.inner.unmap(address, bytes)
+    }
+
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        self.inner.set_access(address, bytes, peers)
     }
 }

@@ -1,5 +1,7 @@
 //! A driver that remembers its last calls. Knows arguments and results, not what they mean.
-use super::{Call, Capture, Driver, DriverError, EventId, MemoryInfo, StreamId};
+use super::{
+    Call, Capture, Driver, DriverError, EventId, HandleFlags, HandleId, MemoryInfo, StreamId,
+};
 use parking_lot::Mutex;
 use std::collections::VecDeque;
 use std::fmt;
@@ -33,6 +35,16 @@ pub enum Arguments {
     Event(EventId),
     /// A stream and an event.
     StreamEvent(StreamId, EventId),
+    /// An amount of physical memory and what it must be able to do.
+    Physical(u64, HandleFlags),
+    /// Physical memory.
+    Handle(HandleId),
+    /// Where to put physical memory.
+    AddressHandle(u64, HandleId),
+    /// A mapped run: its address and bytes.
+    Run(u64, u64),
+    /// A mapped run and how many peers are to be let in.
+    RunPeers(u64, u64, usize),
 }
 
 /// What a driver call answered.
@@ -46,6 +58,8 @@ pub enum Outcome {
     Address(u64),
     /// A new event.
     Event(EventId),
+    /// New physical memory.
+    Handle(HandleId),
     /// Whether an event has passed.
     Passed(bool),
     /// Whether a stream is being captured.
@@ -185,6 +199,45 @@ impl<D: Driver> Driver for Logged<D> {
         let asked = (Call::Capture, Arguments::Stream(stream));
         self.keep(asked, self.inner.capture(stream), Outcome::Capture)
     }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.inner.page_bytes()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        let asked = (Call::Reserve, Arguments::Bytes(bytes));
+        self.keep(asked, self.inner.reserve(bytes), Outcome::Address)
+    }
+
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        let asked = (Call::Unreserve, Arguments::Address(address));
+        self.keep(asked, self.inner.unreserve(address), |()| Outcome::Done)
+    }
+
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        let asked = (Call::Create, Arguments::Physical(bytes, flags));
+        self.keep(asked, self.inner.create(bytes, flags), Outcome::Handle)
+    }
+
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        let asked = (Call::ReleaseHandle, Arguments::Handle(handle));
+        self.keep(asked, self.inner.release(handle), |()| Outcome::Done)
+    }
+
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        let asked = (Call::Map, Arguments::AddressHandle(address, handle));
+        self.keep(asked, self.inner.map(address, handle), |()| Outcome::Done)
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let asked = (Call::Unmap, Arguments::Run(address, bytes));
+        self.keep(asked, self.inner.unmap(address, bytes), |()| Outcome::Done)
+    }
+
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        let asked = (Call::SetAccess, Arguments::RunPeers(address, bytes, peers.len()));
+        self.keep(asked, self.inner.set_access(address, bytes, peers), |()| Outcome::Done)
+    }
 }
 
 impl<D: fmt::Debug> fmt::Debug for Logged<D> {
@@ -203,7 +256,7 @@ impl fmt::Display for Entry {
 /// With a space in front, or nothing.
 impl fmt::Display for Arguments {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        match self {
+        match *self {
             Arguments::None => Ok(()),
             Arguments::Bytes(bytes) => write!(f, " {bytes} bytes"),
             Arguments::Address(address) => write!(f, " {address:#x}"),
@@ -211,6 +264,19 @@ impl fmt::Display for Arguments {
             Arguments::Event(event) => write!(f, " event {}", event.0),
             Arguments::StreamEvent(stream, event) => {
                 write!(f, " stream {:#x} event {}", stream.0, event.0)
+            }
+            Arguments::Physical(bytes, flags) => {
+                write!(f, " {bytes} bytes")?;
+                f.write_str(if flags.gpu_direct { " for gpu direct" } else { "" })?;
+                f.write_str(if flags.shareable { " to share" } else { "" })
+            }
+            Arguments::Handle(handle) => write!(f, " handle {}", handle.0),
+            Arguments::AddressHandle(address, handle) => {
+                write!(f, " {address:#x} handle {}", handle.0)
+            }
+            Arguments::Run(address, bytes) => write!(f, " {address:#x} {bytes} bytes"),
+            Arguments::RunPeers(address, bytes, peers) => {
+                write!(f, " {address:#x} {bytes} bytes {peers} peers")
             }
         }
     }
@@ -223,6 +289,7 @@ impl fmt::Display for Outcome {
             Outcome::Memory(info) => write!(f, "{} of {} bytes free", info.free, info.total),
             Outcome::Address(address) => write!(f, "{address:#x}"),
             Outcome::Event(event) => write!(f, "event {}", event.0),
+            Outcome::Handle(handle) => write!(f, "handle {}", handle.0),
             Outcome::Passed(true) => f.write_str("passed"),
             Outcome::Passed(false) => f.write_str("not passed"),
             Outcome::Capture(Capture::None) => f.write_str("not captured"),

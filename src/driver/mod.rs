@@ -23,6 +23,19 @@ pub struct StreamId(pub u64);
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct EventId(pub u64);
 
+/// Physical memory; made by [`Driver::create`], ended by [`Driver::release`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct HandleId(pub u64);
+
+/// What physical memory must be able to do.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct HandleFlags {
+    /// Other hardware (a network card) may read and write it: GPUDirect RDMA.
+    pub gpu_direct: bool,
+    /// It can be exported to other processes.
+    pub shareable: bool,
+}
+
 /// What a device says of its memory, in bytes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct MemoryInfo {
@@ -49,6 +62,27 @@ pub enum Capture {
 /// A device's memory and ordering primitives.
 ///
 /// Every call may fail, and a call that failed must have changed nothing.
+///
+/// The calls from [`Driver::page_bytes`] on keep addresses and physical memory apart: a range of
+/// addresses is reserved, physical memory is created, mapped in the range and opened with
+/// [`Driver::set_access`]. A device without virtual memory leaves them out.
+///
+/// ```
+/// use aquifer::driver::{Driver, HandleFlags, sim::{Sim, Span}};
+///
+/// let device = Sim::builder().build()?.device(0).expect("there is one device");
+/// let page = device.page_bytes().expect("it has virtual memory");
+/// let range = device.reserve(100 * page)?;
+/// let handle = device.create(2 * page, HandleFlags::default())?;
+/// device.map(range + page, handle)?;
+/// device.set_access(range + page, 2 * page, &[])?;
+/// assert!(device.is_accessible(Span { address: range + page, bytes: 2 * page }, 0));
+///
+/// device.unmap(range + page, 2 * page)?;
+/// device.release(handle)?;
+/// device.unreserve(range)?;
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
 pub trait Driver: Send + Sync {
     /// Total and free memory now, other processes' use included.
     fn memory_info(&self) -> Result<MemoryInfo, DriverError>;
@@ -84,6 +118,64 @@ pub trait Driver: Send + Sync {
 
     /// Whether `stream` is being captured.
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError>;
+
+    /// The unit of the calls below in bytes, a power of two; none where the device has no virtual
+    /// memory, and then they are [`DriverError::Unsupported`].
+    fn page_bytes(&self) -> Option<u64> {
+        None
+    }
+
+    /// A range of `bytes` addresses (whole pages, not 0) with nothing behind them; its first address, a
+    /// multiple of the page.
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        let _ = bytes;
+        Err(DriverError::Unsupported(Call::Reserve))
+    }
+
+    /// Gives back the whole range that [`Driver::reserve`] put at `address`. Nothing may be mapped in
+    /// it.
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        let _ = address;
+        Err(DriverError::Unsupported(Call::Unreserve))
+    }
+
+    /// Physical memory of `bytes` (whole pages, not 0) that can do what `flags` ask for.
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        let _ = (bytes, flags);
+        Err(DriverError::Unsupported(Call::Create))
+    }
+
+    /// Gives physical memory back. It must be mapped nowhere: `cuMemRelease` would only drop a
+    /// reference, and the memory would be free at some later unmap.
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        let _ = handle;
+        Err(DriverError::Unsupported(Call::ReleaseHandle))
+    }
+
+    /// Puts the whole of `handle` at `address`, a multiple of the page, inside one reserved range and
+    /// where nothing is mapped. The contents are those of the handle. Nobody may touch them there
+    /// before [`Driver::set_access`].
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        let _ = (address, handle);
+        Err(DriverError::Unsupported(Call::Map))
+    }
+
+    /// Takes away what is mapped in `bytes` from `address` on: whole mappings of one reserved range,
+    /// without gaps.
+    ///
+    /// No stream orders this call and it waits for no work: work that still uses the addresses faults.
+    /// The caller must know that it is over.
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        let _ = (address, bytes);
+        Err(DriverError::Unsupported(Call::Unmap))
+    }
+
+    /// Lets this device and `peers` (ordinals of devices) read and write `bytes` from `address` on:
+    /// whole mappings of one reserved range, without gaps. Whoever was let in before stays in.
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        let _ = (address, bytes, peers);
+        Err(DriverError::Unsupported(Call::SetAccess))
+    }
 }
 
 impl<D: Driver + ?Sized> Driver for Arc<D> {
@@ -130,13 +222,45 @@ impl<D: Driver + ?Sized> Driver for Arc<D> {
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError> {
         (**self).capture(stream)
     }
+
+    fn page_bytes(&self) -> Option<u64> {
+        (**self).page_bytes()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        (**self).reserve(bytes)
+    }
+
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        (**self).unreserve(address)
+    }
+
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        (**self).create(bytes, flags)
+    }
+
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        (**self).release(handle)
+    }
+
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        (**self).map(address, handle)
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        (**self).unmap(address, bytes)
+    }
+
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        (**self).set_access(address, bytes, peers)
+    }
 }
 
 /// Why the device refused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum DriverError {
-    /// The device has no range of that many bytes.
+    /// The device has no range of that many bytes, or not that many addresses to reserve.
     OutOfMemory {
         /// Bytes asked of it.
         bytes: u64,
@@ -147,10 +271,14 @@ pub enum DriverError {
     UnknownEvent(EventId),
     /// The address is not the start of a live range of this device.
     UnknownAddress(u64),
+    /// The device does not know the physical memory.
+    UnknownHandle(HandleId),
     /// The call is illegal while a stream is being captured into a graph.
     Capturing(Call),
     /// The arguments break the contract of the call.
     InvalidValue(Call),
+    /// The device cannot do this at all.
+    Unsupported(Call),
     /// Anything else; the code is the vendor's.
     Failed {
         /// Which call.
@@ -171,10 +299,14 @@ impl fmt::Display for DriverError {
             DriverError::UnknownAddress(a) => {
                 write!(f, "address {a:#x} is not the start of a live range of the device")
             }
+            DriverError::UnknownHandle(h) => {
+                write!(f, "handle {} is not one of the device's", h.0)
+            }
             DriverError::Capturing(c) => write!(f, "{c} is illegal while a stream is captured"),
             DriverError::InvalidValue(c) => {
                 write!(f, "{c} was called with arguments it does not take")
             }
+            DriverError::Unsupported(c) => write!(f, "the device has no {c}"),
             DriverError::Failed { call, code } => {
                 write!(f, "{call} failed with driver code {code}")
             }

@@ -1,7 +1,9 @@
 //! A driver over the simulated device that keeps vector clocks: which work is done, and after which
 //! work the later work of each stream is bound to run. Knows no allocator.
 use aquifer::driver::sim::{Device, Span, Work};
-use aquifer::driver::{Capture, Driver, DriverError, EventId, MemoryInfo, StreamId};
+use aquifer::driver::{
+    Capture, Driver, DriverError, EventId, HandleFlags, HandleId, MemoryInfo, StreamId,
+};
 use std::collections::{BTreeMap, HashMap};
 use std::sync::{Arc, Mutex};
 
@@ -31,7 +33,16 @@ struct Order {
     events: HashMap<EventId, Clock>,
     held_bytes: u64,
     held_bytes_peak: u64,
+    /// Bytes allocated by address, and bytes created by handle.
     ranges: HashMap<u64, u64>,
+    handles: HashMap<HandleId, u64>,
+}
+
+impl Order {
+    fn take(&mut self, bytes: u64) {
+        self.held_bytes += bytes;
+        self.held_bytes_peak = self.held_bytes_peak.max(self.held_bytes);
+    }
 }
 
 impl Ordered {
@@ -80,7 +91,7 @@ impl Ordered {
         open
     }
 
-    /// Bytes held from the device, and the most there were since the last reset.
+    /// Bytes held from the device, allocated or created, and the most there were since the last reset.
     pub fn held_bytes(&self) -> (u64, u64) {
         let order = self.order.lock().unwrap();
         (order.held_bytes, order.held_bytes_peak)
@@ -105,8 +116,7 @@ impl Driver for Ordered {
         let address = self.device.allocate(bytes)?;
         let mut order = self.order.lock().unwrap();
         order.ranges.insert(address, bytes);
-        order.held_bytes += bytes;
-        order.held_bytes_peak = order.held_bytes_peak.max(order.held_bytes);
+        order.take(bytes);
         Ok(address)
     }
 
@@ -159,5 +169,44 @@ impl Driver for Ordered {
 
     fn capture(&self, stream: StreamId) -> Result<Capture, DriverError> {
         self.device.capture(stream)
+    }
+    fn page_bytes(&self) -> Option<u64> {
+        self.device.page_bytes()
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.device.reserve(bytes)
+    }
+
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        self.device.unreserve(address)
+    }
+
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        let handle = self.device.create(bytes, flags)?;
+        let mut order = self.order.lock().unwrap();
+        order.handles.insert(handle, bytes);
+        order.take(bytes);
+        Ok(handle)
+    }
+
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        self.device.release(handle)?;
+        let mut order = self.order.lock().unwrap();
+        // Handles are never given again, so nobody else's is taken out here.
+        order.held_bytes -= order.handles.remove(&handle).unwrap_or(0);
+        Ok(())
+    }
+
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        self.device.map(address, handle)
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.device.unmap(address, bytes)
+    }
+
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        self.device.set_access(address, bytes, peers)
     }
 }

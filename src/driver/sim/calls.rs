@@ -1,15 +1,20 @@
 //! The driver trait of a simulated device: what each call checks, waits for and changes.
 use super::device::{Device, State};
+use super::error::Violation;
 use super::events::Mark;
+use super::memory::Span;
 use super::streams::{Point, Stuck};
-use crate::driver::{Call, Capture, Driver, DriverError, EventId, MemoryInfo, StreamId};
+use super::virtual_memory::VirtualMemory;
+use crate::driver::{
+    Call, Capture, Driver, DriverError, EventId, HandleFlags, HandleId, MemoryInfo, StreamId,
+};
 
 /// The code of a wait that can never end: CUDA's `CUDA_ERROR_LAUNCH_TIMEOUT`.
 const STUCK_CODE: i32 = 702;
 
 impl Driver for Device {
     fn memory_info(&self) -> Result<MemoryInfo, DriverError> {
-        self.call(Call::MemoryInfo, |state| Ok(state.memory.info()))
+        self.call(Call::MemoryInfo, |state| Ok(state.memory.budget.info()))
     }
 
     fn granularity(&self) -> u64 {
@@ -96,6 +101,54 @@ impl Driver for Device {
             })
         })
     }
+
+    fn page_bytes(&self) -> Option<u64> {
+        self.page_bytes
+    }
+
+    fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.strict_call(Call::Reserve, |state| state.virtual_memory(Call::Reserve)?.reserve(bytes))
+    }
+
+    fn unreserve(&self, address: u64) -> Result<(), DriverError> {
+        self.strict_call(Call::Unreserve, |state| {
+            state.refuse_in_capture(Call::Unreserve)?;
+            state.virtual_memory(Call::Unreserve)?.unreserve(address)
+        })
+    }
+
+    fn create(&self, bytes: u64, flags: HandleFlags) -> Result<HandleId, DriverError> {
+        self.strict_call(Call::Create, |state| state.memory.create(bytes, flags))
+    }
+
+    fn release(&self, handle: HandleId) -> Result<(), DriverError> {
+        self.strict_call(Call::ReleaseHandle, |state| {
+            state.refuse_in_capture(Call::ReleaseHandle)?;
+            state.memory.release(handle)
+        })
+    }
+
+    fn map(&self, address: u64, handle: HandleId) -> Result<(), DriverError> {
+        self.strict_call(Call::Map, |state| state.virtual_memory(Call::Map)?.map(address, handle))
+    }
+
+    fn unmap(&self, address: u64, bytes: u64) -> Result<(), DriverError> {
+        self.strict_call(Call::Unmap, |state| {
+            state.refuse_in_capture(Call::Unmap)?;
+            let mappings = state.memory.unmap(Span { address, bytes })?;
+            state.clock.spend(state.clock.costs.mappings_ns(mappings));
+            Ok(())
+        })
+    }
+
+    fn set_access(&self, address: u64, bytes: u64, peers: &[u32]) -> Result<(), DriverError> {
+        self.strict_call(Call::SetAccess, |state| {
+            let span = Span { address, bytes };
+            let mappings = state.virtual_memory(Call::SetAccess)?.set_access(span, peers)?;
+            state.clock.spend(state.clock.costs.mappings_ns(mappings));
+            Ok(())
+        })
+    }
 }
 
 impl Device {
@@ -116,11 +169,36 @@ impl Device {
         }
         result
     }
+
+    /// As [`Device::call`], and a refusal of what breaks the contract is a violation too: a caller that
+    /// ignores the error does not hide its mistake.
+    fn strict_call<T>(
+        &self,
+        call: Call,
+        act: impl FnOnce(&mut State) -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
+        self.call(call, |state| {
+            let result = act(state);
+            if let Err(
+                error @ (DriverError::InvalidValue(_)
+                | DriverError::UnknownAddress(_)
+                | DriverError::UnknownHandle(_)),
+            ) = result
+            {
+                state.memory.violations.push(Violation::Refused { call, error });
+            }
+            result
+        })
+    }
 }
 
 impl State {
     fn known_slot(&self, stream: StreamId) -> Result<u32, DriverError> {
         self.streams.slot(stream).ok_or(DriverError::UnknownStream(stream))
+    }
+
+    fn virtual_memory(&mut self, call: Call) -> Result<&mut VirtualMemory, DriverError> {
+        self.memory.virtual_memory.as_mut().ok_or(DriverError::Unsupported(call))
     }
 
     fn mark(&self, event: EventId) -> Result<Mark, DriverError> {

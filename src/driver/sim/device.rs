@@ -6,9 +6,10 @@ use super::error::{SimError, Violation};
 use super::events::Events;
 use super::memory::{Memory, Span};
 use super::streams::Streams;
+use super::virtual_memory::{Physical, VirtualMemory};
 use super::work::Work;
 use crate::driver::faults::FaultPlan;
-use crate::driver::{Call, DriverError, StreamId};
+use crate::driver::{Call, DriverError, HandleId, StreamId};
 use parking_lot::{Mutex, MutexGuard};
 use std::fmt;
 
@@ -18,6 +19,7 @@ use std::fmt;
 pub struct Device {
     pub(super) index: usize,
     pub(super) granularity: u64,
+    pub(super) page_bytes: Option<u64>,
     pub(super) free_waits: bool,
     pub(super) state: Mutex<State>,
 }
@@ -123,8 +125,14 @@ impl Device {
     /// Starts recording what `stream` is told to do; the number of the graph.
     ///
     /// While any stream of the device is being captured, [`Call::Allocate`], [`Call::Free`],
-    /// [`Call::QueryEvent`], [`Call::WaitEvent`] and [`Call::Synchronize`] are illegal: they fail and
-    /// spoil each open capture. A stream that is told to wait for an event of a graph joins the capture.
+    /// [`Call::QueryEvent`], [`Call::WaitEvent`], [`Call::Synchronize`], [`Call::Unmap`],
+    /// [`Call::ReleaseHandle`] and [`Call::Unreserve`] are illegal: they fail and spoil each open
+    /// capture. A stream that is told to wait for an event of a graph joins the capture.
+    ///
+    /// CUDA does not list the calls that are illegal. That physical memory may be created, mapped and
+    /// opened in a capture is taken from PyTorch, whose expandable segments grow in one, where its
+    /// `cudaMalloc` needs the relaxed mode. Nothing is known of their opposites, so they are taken to be
+    /// like a free.
     ///
     /// # Errors
     /// [`SimError::UnknownStream`], [`SimError::Capturing`].
@@ -196,12 +204,12 @@ impl Device {
     /// Lets other processes hold `bytes`. They may be more than is left: then nothing is free, and what
     /// this process holds stays.
     pub fn set_other_use(&self, bytes: u64) {
-        self.lock().memory.other_use_bytes = bytes;
+        self.lock().memory.budget.other_use_bytes = bytes;
     }
 
     /// Lets this process hold `bytes` that it did not allocate (its context, libraries).
     pub fn set_process_overhead(&self, bytes: u64) {
-        self.lock().memory.process_overhead_bytes = bytes;
+        self.lock().memory.budget.process_overhead_bytes = bytes;
     }
 
     /// Fails the `n`-th driver call from now, whichever it is, once; 1 is the next.
@@ -252,19 +260,49 @@ impl Device {
         self.lock().memory.live_ranges()
     }
 
-    /// Bytes in live ranges.
+    /// Bytes in live ranges and in physical memory.
     pub fn used_bytes(&self) -> u64 {
-        self.lock().memory.used_bytes()
+        self.lock().memory.budget.used_bytes()
     }
 
     /// The most that [`Device::used_bytes`] ever was.
     pub fn peak_used_bytes(&self) -> u64 {
-        self.lock().memory.used_bytes_peak()
+        self.lock().memory.budget.used_bytes_peak()
+    }
+
+    /// Everything that is mapped, by address.
+    pub fn mappings(&self) -> Vec<(Span, HandleId)> {
+        self.virtual_memory(VirtualMemory::mappings)
+    }
+
+    /// Whether all of `span` is mapped in one reserved range and `device` was let in.
+    pub fn is_accessible(&self, span: Span, device: u32) -> bool {
+        self.virtual_memory(|memory| memory.is_accessible(span, device))
+    }
+
+    /// The physical memory behind `handle`, until it is released.
+    pub fn physical(&self, handle: HandleId) -> Option<Physical> {
+        self.virtual_memory(|memory| memory.physical(handle))
+    }
+
+    /// Handles created and not released.
+    pub fn live_handles(&self) -> usize {
+        self.virtual_memory(VirtualMemory::live_handles)
+    }
+
+    /// Addresses reserved and not given back.
+    pub fn reserved_address_bytes(&self) -> u64 {
+        self.virtual_memory(VirtualMemory::reserved_bytes)
     }
 
     /// Misuses of memory so far, in the order in which they were seen.
     pub fn violations(&self) -> Vec<Violation> {
         self.lock().memory.violations.clone()
+    }
+
+    /// What `ask` finds; nothing where there is no virtual memory.
+    fn virtual_memory<T: Default>(&self, ask: impl FnOnce(&VirtualMemory) -> T) -> T {
+        self.lock().memory.virtual_memory.as_ref().map(ask).unwrap_or_default()
     }
 
     pub(super) fn lock(&self) -> MutexGuard<'_, State> {

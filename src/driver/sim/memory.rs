@@ -1,9 +1,11 @@
-//! The memory of one simulated device: live ranges, how many bytes are left, and the bytes themselves
-//! if it keeps them. Knows nothing of streams.
+//! The memory of one simulated device: live ranges, and the bytes in them if it keeps them. Knows nothing
+//! of streams, and leaves what is mapped to `virtual_memory`.
+use super::budget::Budget;
 use super::error::{SimError, Violation};
 use super::holes::Holes;
 use super::host::HostBytes;
-use crate::driver::{Call, DriverError, MemoryInfo};
+use super::virtual_memory::{self, VirtualMemory};
+use crate::driver::{Call, DriverError, HandleFlags, HandleId};
 use std::collections::BTreeMap;
 use std::fmt;
 
@@ -39,15 +41,12 @@ pub enum Backing {
 #[derive(Debug)]
 pub struct Memory {
     pub(super) granularity: u64,
-    capacity_bytes: u64,
+    pub(super) budget: Budget,
     backing: Backing,
     holes: Holes,
     live: BTreeMap<u64, Range>,
     ranges_made: u64,
-    used_bytes: u64,
-    used_bytes_peak: u64,
-    pub(super) other_use_bytes: u64,
-    pub(super) process_overhead_bytes: u64,
+    pub(super) virtual_memory: Option<VirtualMemory>,
     pub(super) violations: Vec<Violation>,
 }
 
@@ -61,11 +60,13 @@ struct Range {
     contents: Option<HostBytes>,
 }
 
-/// A live range as it was when work was launched on it.
+/// Memory as it was when work was launched on it.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Use {
-    start: u64,
-    serial: u64,
+pub(super) enum Use {
+    /// In a live range.
+    Range { start: u64, serial: u64 },
+    /// Mapped; `newest` is the number of the newest mapping there was.
+    Mapped { span: Span, newest: u64 },
 }
 
 /// What a device has at the start.
@@ -77,18 +78,15 @@ pub(super) struct Shape {
 }
 
 impl Memory {
-    pub(super) fn new(start: u64, shape: Shape) -> Memory {
+    pub(super) fn new(start: u64, shape: Shape, virtual_memory: Option<VirtualMemory>) -> Memory {
         Memory {
             granularity: shape.granularity,
-            capacity_bytes: shape.capacity_bytes,
+            budget: Budget::new(shape.capacity_bytes),
             backing: shape.backing,
             holes: Holes::new(start, WINDOW_BYTES),
             live: BTreeMap::new(),
             ranges_made: 0,
-            used_bytes: 0,
-            used_bytes_peak: 0,
-            other_use_bytes: 0,
-            process_overhead_bytes: 0,
+            virtual_memory,
             violations: Vec::new(),
         }
     }
@@ -170,22 +168,12 @@ impl Memory {
         Ok(contents.pointer().wrapping_add((span.address - start) as usize))
     }
 
-    pub(super) fn info(&self) -> MemoryInfo {
-        MemoryInfo {
-            total: self.capacity_bytes,
-            free: self.left_bytes(),
-            held_by_process: Some(self.used_bytes.saturating_add(self.process_overhead_bytes)),
-        }
-    }
-
     pub(super) fn allocate(&mut self, bytes: u64) -> Result<u64, DriverError> {
         if bytes == 0 || !bytes.is_multiple_of(self.granularity) {
             return Err(DriverError::InvalidValue(Call::Allocate));
         }
         let short = DriverError::OutOfMemory { bytes };
-        if bytes > self.left_bytes() {
-            return Err(short);
-        }
+        self.budget.require(bytes)?;
         let contents = match self.backing {
             Backing::AddressOnly => None,
             Backing::HostBytes => Some(HostBytes::zeroed(bytes).ok_or(short)?),
@@ -194,8 +182,7 @@ impl Memory {
         self.ranges_made += 1;
         let range = Range { bytes, serial: self.ranges_made, uses: 0, contents };
         self.live.insert(address, range);
-        self.used_bytes += bytes;
-        self.used_bytes_peak = self.used_bytes_peak.max(self.used_bytes);
+        self.budget.take(bytes);
         Ok(address)
     }
 
@@ -207,7 +194,7 @@ impl Memory {
     pub(super) fn free(&mut self, address: u64) -> Result<(), DriverError> {
         let range = self.live.remove(&address).ok_or(DriverError::UnknownAddress(address))?;
         self.holes.give(address, range.bytes);
-        self.used_bytes -= range.bytes;
+        self.budget.give(range.bytes);
         if range.uses > 0 {
             let span = Span { address, bytes: range.bytes };
             self.violations.push(Violation::FreedInUse { span, uses: range.uses });
@@ -215,22 +202,58 @@ impl Memory {
         Ok(())
     }
 
-    /// Notes that queued work is going to touch `span`; nothing if it is not inside a live range.
+    pub(super) fn create(
+        &mut self,
+        bytes: u64,
+        flags: HandleFlags,
+    ) -> Result<HandleId, DriverError> {
+        let memory = self.virtual_memory.as_mut().ok_or(DriverError::Unsupported(Call::Create))?;
+        memory.require_creatable(bytes)?;
+        self.budget.require(bytes)?;
+        let handle = memory.create(bytes, flags);
+        self.budget.take(bytes);
+        Ok(handle)
+    }
+
+    pub(super) fn release(&mut self, handle: HandleId) -> Result<(), DriverError> {
+        let unsupported = DriverError::Unsupported(Call::ReleaseHandle);
+        let bytes = self.virtual_memory.as_mut().ok_or(unsupported)?.release(handle)?;
+        self.budget.give(bytes);
+        Ok(())
+    }
+
+    /// How many mappings are gone.
+    pub(super) fn unmap(&mut self, span: Span) -> Result<u64, DriverError> {
+        let memory = self.virtual_memory.as_mut().ok_or(DriverError::Unsupported(Call::Unmap))?;
+        memory.unmap(span, &mut self.violations)
+    }
+
+    /// Notes that queued work is going to touch `span`; nothing if it is not inside a live range, nor
+    /// mapped and accessible.
     pub(super) fn hold(&mut self, span: Span) -> Option<Use> {
+        if span.address >= virtual_memory::START {
+            let newest = self.virtual_memory.as_mut()?.hold(span)?;
+            return Some(Use::Mapped { span, newest });
+        }
         let (start, _) = self.locate(span)?;
         let range = self.live.get_mut(&start)?;
         range.uses += 1;
-        Some(Use { start, serial: range.serial })
+        Some(Use::Range { start, serial: range.serial })
     }
 
-    /// Ends what [`Memory::hold`] began: whether the range is still the same one.
+    /// Ends what [`Memory::hold`] began: whether the memory is still the same.
     pub(super) fn let_go(&mut self, held: Use) -> bool {
-        match self.live.get_mut(&held.start) {
-            Some(range) if range.serial == held.serial => {
-                range.uses -= 1;
-                true
+        match held {
+            Use::Range { start, serial } => match self.live.get_mut(&start) {
+                Some(range) if range.serial == serial => {
+                    range.uses -= 1;
+                    true
+                }
+                _ => false,
+            },
+            Use::Mapped { span, newest } => {
+                self.virtual_memory.as_mut().is_some_and(|memory| memory.let_go(span, newest))
             }
-            _ => false,
         }
     }
 
@@ -238,23 +261,8 @@ impl Memory {
         self.live.iter().map(|(&address, range)| Span { address, bytes: range.bytes }).collect()
     }
 
-    pub(super) fn used_bytes(&self) -> u64 {
-        self.used_bytes
-    }
-
-    pub(super) fn used_bytes_peak(&self) -> u64 {
-        self.used_bytes_peak
-    }
-
     pub(super) fn has_bytes(&self) -> bool {
         self.backing == Backing::HostBytes
-    }
-
-    fn left_bytes(&self) -> u64 {
-        self.capacity_bytes
-            .saturating_sub(self.used_bytes)
-            .saturating_sub(self.other_use_bytes)
-            .saturating_sub(self.process_overhead_bytes)
     }
 
     /// The live range that `span` lies in, and its start.

@@ -22,6 +22,7 @@
 //! assert_eq!(device.peak_used_bytes(), 2 << 20);
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
+mod budget;
 mod calls;
 mod capture;
 mod clock;
@@ -34,6 +35,7 @@ mod host;
 mod memory;
 mod random;
 mod streams;
+mod virtual_memory;
 mod work;
 
 pub use capture::Graph;
@@ -41,6 +43,7 @@ pub use clock::{CallCounts, Costs};
 pub use device::Device;
 pub use error::{SimError, Violation};
 pub use memory::{Backing, Memory, Span};
+pub use virtual_memory::Physical;
 pub use work::Work;
 
 use super::faults::FaultPlan;
@@ -49,6 +52,7 @@ use device::State;
 use memory::{Shape, WINDOW_BYTES};
 use parking_lot::Mutex;
 use std::sync::Arc;
+use virtual_memory::{Extent, VirtualMemory};
 
 const DEVICES_MAX: usize = 64;
 
@@ -78,12 +82,16 @@ impl Sim {
     }
 }
 
-/// What a [`Sim`] is to be: by default one device of 16 GiB in units of 2 MiB, addresses only, seed 0,
-/// the default [`Costs`], frees that wait, stream ids that are never reused.
+/// What a [`Sim`] is to be: by default one device of 16 GiB in units of 2 MiB, addresses only, with
+/// virtual memory in pages of the same unit and 64 TiB of addresses for it, seed 0, the default
+/// [`Costs`], frees that wait, stream ids that are never reused.
 #[derive(Clone, Debug)]
 pub struct Builder {
     devices: usize,
     shape: Shape,
+    virtual_memory: bool,
+    page_bytes: Option<u64>,
+    address_bytes: u64,
     seed: u64,
     costs: Costs,
     free_waits: bool,
@@ -99,6 +107,9 @@ impl Default for Builder {
                 granularity: 2 << 20,
                 backing: Backing::AddressOnly,
             },
+            virtual_memory: true,
+            page_bytes: None,
+            address_bytes: virtual_memory::WINDOW_BYTES,
             seed: 0,
             costs: Costs::default(),
             free_waits: true,
@@ -132,6 +143,24 @@ impl Builder {
         self
     }
 
+    /// Without, the calls on virtual memory are unsupported.
+    pub fn virtual_memory(mut self, has: bool) -> Builder {
+        self.virtual_memory = has;
+        self
+    }
+
+    /// The unit of virtual memory in bytes: a power of two, 4 KiB to 1 GiB.
+    pub fn page_bytes(mut self, bytes: u64) -> Builder {
+        self.page_bytes = Some(bytes);
+        self
+    }
+
+    /// How many addresses can be reserved, 0 to 64 TiB.
+    pub fn address_bytes(mut self, bytes: u64) -> Builder {
+        self.address_bytes = bytes;
+        self
+    }
+
     /// Decides the order in which ready work of different streams completes.
     pub fn seed(mut self, seed: u64) -> Builder {
         self.seed = seed;
@@ -160,7 +189,8 @@ impl Builder {
     /// The machine.
     ///
     /// # Errors
-    /// [`SimError::Devices`], [`SimError::Capacity`], [`SimError::Granularity`].
+    /// [`SimError::Devices`], [`SimError::Capacity`], [`SimError::Granularity`],
+    /// [`SimError::PageBytes`], [`SimError::AddressBytes`].
     pub fn build(self) -> Result<Sim, SimError> {
         let Shape { capacity_bytes, granularity, .. } = self.shape;
         if self.devices == 0 || self.devices > DEVICES_MAX {
@@ -169,8 +199,15 @@ impl Builder {
         if capacity_bytes == 0 || capacity_bytes > CAPACITY_MAX {
             return Err(SimError::Capacity(capacity_bytes));
         }
-        if !granularity.is_power_of_two() || !(1 << 12..=1 << 30).contains(&granularity) {
+        let is_unit = |bytes: u64| bytes.is_power_of_two() && (1 << 12..=1 << 30).contains(&bytes);
+        if !is_unit(granularity) {
             return Err(SimError::Granularity(granularity));
+        }
+        if let Some(bytes) = self.page_bytes.filter(|&bytes| !is_unit(bytes)) {
+            return Err(SimError::PageBytes(bytes));
+        }
+        if self.address_bytes > virtual_memory::WINDOW_BYTES {
+            return Err(SimError::AddressBytes(self.address_bytes));
         }
         let devices = (0..self.devices).map(|index| Arc::new(self.device(index))).collect();
         Ok(Sim { devices })
@@ -178,8 +215,10 @@ impl Builder {
 
     fn device(&self, index: usize) -> Device {
         let place = index as u64 + 1;
+        let virtual_memory = self.extent(index).map(VirtualMemory::new);
+        let page_bytes = virtual_memory.as_ref().map(VirtualMemory::page_bytes);
         let state = State {
-            memory: Memory::new(place * WINDOW_BYTES, self.shape),
+            memory: Memory::new(place * WINDOW_BYTES, self.shape, virtual_memory),
             streams: streams::Streams::new(self.seed ^ random::mix(place), self.reuse_stream_ids),
             events: events::Events::default(),
             captures: capture::Captures::default(),
@@ -189,8 +228,19 @@ impl Builder {
         Device {
             index,
             granularity: self.shape.granularity,
+            page_bytes,
             free_waits: self.free_waits,
             state: Mutex::new(state),
         }
+    }
+    /// The virtual memory of device `index`, if it has any.
+    fn extent(&self, index: usize) -> Option<Extent> {
+        let can = self.virtual_memory && self.shape.backing == Backing::AddressOnly;
+        can.then(|| Extent {
+            device: index as u32,
+            devices: self.devices as u32,
+            page_bytes: self.page_bytes.unwrap_or(self.shape.granularity),
+            address_bytes: self.address_bytes,
+        })
     }
 }
