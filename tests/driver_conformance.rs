@@ -1,51 +1,17 @@
-//! What every driver must do, over the simulated device, each wrapper and all of them stacked, with both
-//! backings and three granularities.
-use aquifer::driver::faulty::Faulty;
-use aquifer::driver::limited::Limited;
-use aquifer::driver::logged::Logged;
-use aquifer::driver::sim::{Backing, Device, Sim, Work};
+//! What every driver must do with memory, events, streams and captures; virtual memory is in
+//! `driver_virtual.rs`.
+mod subjects;
+
+use aquifer::driver::sim::Work;
 use aquifer::driver::{Call, Capture, Driver, DriverError, EventId, StreamId};
-use std::sync::Arc;
+use subjects::{Subject, UNITS};
 
-const GRANULARITIES: [u64; 3] = [64 << 10, 2 << 20, 16 << 20];
-const UNITS: u64 = 64;
-
-struct Subject {
-    name: String,
-    driver: Box<dyn Driver>,
-    /// The device under the wrappers, to queue work on.
-    device: Arc<Device>,
-    unit: u64,
-}
-
-/// Runs `claim` on each driver there is.
+/// Runs `claim` on each driver there is, and expects no misuse of memory.
 fn each(claim: impl Fn(&Subject)) {
-    for unit in GRANULARITIES {
-        for backing in [Backing::AddressOnly, Backing::HostBytes] {
-            for wrap in ["plain", "faulty", "limited", "logged", "all"] {
-                let subject = subject(unit, backing, wrap);
-                println!("{}", subject.name);
-                claim(&subject);
-                assert_eq!(subject.device.violations(), [], "{}", subject.name);
-            }
-        }
-    }
-}
-
-fn subject(unit: u64, backing: Backing, wrap: &str) -> Subject {
-    let capacity = UNITS * unit;
-    let builder = Sim::builder().capacity(capacity).granularity(unit).backing(backing);
-    let device = builder.build().unwrap().device(0).unwrap();
-    let inner = device.clone();
-    let driver: Box<dyn Driver> = match wrap {
-        "plain" => Box::new(inner),
-        "faulty" => Box::new(Faulty::new(inner)),
-        "limited" => Box::new(Limited::new(inner, capacity)),
-        "logged" => Box::new(Logged::new(inner, 10)),
-        _ => Box::new(Logged::new(Limited::new(Faulty::new(inner), capacity), 10)),
-    };
-    let name = format!("{wrap} over {backing:?} in units of {unit}");
-    Subject { name, driver, device, unit }
+    subjects::each(|subject| {
+        claim(subject);
+        assert_eq!(subject.device.violations(), [], "{}", subject.name);
+    });
 }
 
 #[test]
