@@ -1,5 +1,4 @@
-//! Host bytes behind a range of device memory. The only file of the simulator with `unsafe`; knows
-//! neither addresses nor who uses the bytes.
+//! Host bytes behind an allocated range of device memory. Knows neither addresses nor who uses the bytes.
 use std::alloc::{Layout, alloc_zeroed, dealloc};
 use std::ptr::NonNull;
 

@@ -33,7 +33,8 @@ pub enum Backing {
     /// Nothing: addresses are numbers, and a device of any size costs nothing.
     #[default]
     AddressOnly,
-    /// Host memory, zeroed when allocated. The host spends only what is touched.
+    /// Host memory, zeroed when allocated or created. The host spends only what is touched. Virtual
+    /// memory has host pages behind it, and exists on Linux only.
     HostBytes,
 }
 
@@ -137,6 +138,10 @@ impl Memory {
     /// # Errors
     /// As [`Memory::read`].
     pub fn slice(&self, span: Span) -> Result<&[u8], SimError> {
+        if is_virtual(span) {
+            let memory = self.virtual_memory.as_ref().ok_or(SimError::OutOfBounds(span))?;
+            return memory.slice(span);
+        }
         let (start, range) = self.locate(span).ok_or(SimError::OutOfBounds(span))?;
         let contents = range.contents.as_ref().ok_or(SimError::NoBytes)?;
         let at = (span.address - start) as usize;
@@ -148,6 +153,10 @@ impl Memory {
     /// # Errors
     /// As [`Memory::read`].
     pub fn slice_mut(&mut self, span: Span) -> Result<&mut [u8], SimError> {
+        if is_virtual(span) {
+            let memory = self.virtual_memory.as_mut().ok_or(SimError::OutOfBounds(span))?;
+            return memory.slice_mut(span);
+        }
         let (start, _) = self.locate(span).ok_or(SimError::OutOfBounds(span))?;
         let range = self.live.get_mut(&start).expect("located ranges are live");
         let contents = range.contents.as_mut().ok_or(SimError::NoBytes)?;
@@ -155,14 +164,20 @@ impl Memory {
         Ok(&mut contents.as_mut_slice()[at..at + span.bytes as usize])
     }
 
-    /// Where `span` lies in host memory; the start of a range is on a 4096-byte boundary there.
+    /// Where `span` lies in host memory; the start of a range, allocated or reserved, is on a 4096-byte
+    /// boundary there.
     ///
-    /// The pointer holds until the range is freed. Whoever goes through it sees to it that no other
+    /// The pointer holds until the range is freed. In a reserved range an address keeps its pointer, and
+    /// what is read there is what is mapped; while that is nothing, a touch faults. Whoever goes through it sees to it that no other
     /// access to these bytes, the device's own included, happens at the same time.
     ///
     /// # Errors
     /// As [`Memory::read`].
     pub fn pointer(&self, span: Span) -> Result<*mut u8, SimError> {
+        if is_virtual(span) {
+            let memory = self.virtual_memory.as_ref().ok_or(SimError::OutOfBounds(span))?;
+            return memory.pointer(span);
+        }
         let (start, range) = self.locate(span).ok_or(SimError::OutOfBounds(span))?;
         let contents = range.contents.as_ref().ok_or(SimError::NoBytes)?;
         Ok(contents.pointer().wrapping_add((span.address - start) as usize))
@@ -210,7 +225,7 @@ impl Memory {
         let memory = self.virtual_memory.as_mut().ok_or(DriverError::Unsupported(Call::Create))?;
         memory.require_creatable(bytes)?;
         self.budget.require(bytes)?;
-        let handle = memory.create(bytes, flags);
+        let handle = memory.create(bytes, flags)?;
         self.budget.take(bytes);
         Ok(handle)
     }
@@ -231,7 +246,7 @@ impl Memory {
     /// Notes that queued work is going to touch `span`; nothing if it is not inside a live range, nor
     /// mapped and accessible.
     pub(super) fn hold(&mut self, span: Span) -> Option<Use> {
-        if span.address >= virtual_memory::START {
+        if is_virtual(span) {
             let newest = self.virtual_memory.as_mut()?.hold(span)?;
             return Some(Use::Mapped { span, newest });
         }
@@ -271,4 +286,8 @@ impl Memory {
         let end = (span.address - start).checked_add(span.bytes)?;
         (end <= range.bytes && span.address - start < range.bytes).then_some((start, range))
     }
+}
+
+fn is_virtual(span: Span) -> bool {
+    span.address >= virtual_memory::START
 }

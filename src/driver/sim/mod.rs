@@ -32,8 +32,11 @@ mod events;
 mod holes;
 #[allow(unsafe_code)]
 mod host;
+mod mappings;
 mod memory;
 mod random;
+#[allow(unsafe_code)]
+mod remap;
 mod streams;
 mod virtual_memory;
 mod work;
@@ -149,7 +152,8 @@ impl Builder {
         self
     }
 
-    /// The unit of virtual memory in bytes: a power of two, 4 KiB to 1 GiB.
+    /// The unit of virtual memory in bytes: a power of two, 4 KiB to 1 GiB, and no less than the host's
+    /// page where there are bytes behind addresses.
     pub fn page_bytes(mut self, bytes: u64) -> Builder {
         self.page_bytes = Some(bytes);
         self
@@ -203,7 +207,10 @@ impl Builder {
         if !is_unit(granularity) {
             return Err(SimError::Granularity(granularity));
         }
-        if let Some(bytes) = self.page_bytes.filter(|&bytes| !is_unit(bytes)) {
+        let has_bytes = self.shape.backing == Backing::HostBytes;
+        let host_page_bytes = remap::page_bytes().filter(|_| has_bytes).unwrap_or(0);
+        let is_page = |bytes: u64| is_unit(bytes) && bytes >= host_page_bytes;
+        if let Some(bytes) = self.page_bytes.filter(|&bytes| !is_page(bytes)) {
             return Err(SimError::PageBytes(bytes));
         }
         if self.address_bytes > virtual_memory::WINDOW_BYTES {
@@ -235,12 +242,15 @@ impl Builder {
     }
     /// The virtual memory of device `index`, if it has any.
     fn extent(&self, index: usize) -> Option<Extent> {
-        let can = self.virtual_memory && self.shape.backing == Backing::AddressOnly;
-        can.then(|| Extent {
+        let has_bytes = self.shape.backing == Backing::HostBytes;
+        let host_page_bytes = if has_bytes { remap::page_bytes()? } else { 0 };
+        let default = self.shape.granularity.max(host_page_bytes);
+        self.virtual_memory.then(|| Extent {
             device: index as u32,
             devices: self.devices as u32,
-            page_bytes: self.page_bytes.unwrap_or(self.shape.granularity),
+            page_bytes: self.page_bytes.unwrap_or(default),
             address_bytes: self.address_bytes,
+            has_bytes,
         })
     }
 }

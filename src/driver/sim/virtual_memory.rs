@@ -1,10 +1,13 @@
 //! Virtual memory of one device: reserved ranges of addresses, physical memory, and what is mapped
-//! where. Knows neither the budget nor streams.
-use super::error::Violation;
+//! where. Knows neither the budget nor streams; mappings are in `mappings`, bytes in `remap`.
+use super::error::{SimError, Violation};
 use super::holes::Holes;
+use super::mappings::Mappings;
 use super::memory::Span;
+use super::remap::{HostFile, Window};
 use crate::driver::{Call, DriverError, HandleFlags, HandleId};
 use std::collections::{BTreeMap, HashMap};
+use std::io;
 
 /// Addresses that a device has for ranges; device 0's begin at [`START`].
 pub(super) const WINDOW_BYTES: u64 = 1 << 46;
@@ -32,6 +35,7 @@ pub(super) struct Extent {
     pub(super) page_bytes: u64,
     /// Addresses that may be reserved.
     pub(super) address_bytes: u64,
+    pub(super) has_bytes: bool,
 }
 
 /// What is reserved, created and mapped.
@@ -41,30 +45,25 @@ pub(super) struct VirtualMemory {
     holes: Holes,
     reserved: BTreeMap<u64, Range>,
     reserved_bytes: u64,
-    handles: HashMap<HandleId, Physical>,
+    handles: HashMap<HandleId, Handle>,
     handles_made: u64,
-    /// By address.
-    mapped: BTreeMap<u64, Mapping>,
-    mappings_made: u64,
+    /// The bytes of all handles, if they have any.
+    file: Option<HostFile>,
+    mapped: Mappings,
 }
 
 /// A reserved range.
 #[derive(Debug)]
 struct Range {
     bytes: u64,
+    window: Option<Window>,
 }
 
-/// One handle at one address.
 #[derive(Debug)]
-struct Mapping {
-    handle: HandleId,
-    bytes: u64,
-    /// Devices that may touch it, a bit each; the device itself is one of them, or there is none.
-    accessors: u64,
-    /// Grows with each mapping that is made.
-    serial: u64,
-    /// Accesses by work that is queued.
-    uses: u64,
+struct Handle {
+    physical: Physical,
+    /// In the file.
+    place: u64,
 }
 
 impl VirtualMemory {
@@ -81,15 +80,22 @@ impl VirtualMemory {
             reserved_bytes: 0,
             handles: HashMap::new(),
             handles_made: 0,
-            mapped: BTreeMap::new(),
-            mappings_made: 0,
+            file: extent.has_bytes.then(HostFile::new),
+            mapped: Mappings::default(),
         }
     }
 
     pub(super) fn reserve(&mut self, bytes: u64) -> Result<u64, DriverError> {
         self.require_pages(bytes, Call::Reserve)?;
         let address = self.holes.take(bytes).ok_or(DriverError::OutOfMemory { bytes })?;
-        self.reserved.insert(address, Range { bytes });
+        let window = match self.extent.has_bytes.then(|| Window::reserve(bytes)).transpose() {
+            Ok(window) => window,
+            Err(error) => {
+                self.holes.give(address, bytes);
+                return Err(host_error(Call::Reserve, bytes, &error));
+            }
+        };
+        self.reserved.insert(address, Range { bytes, window });
         self.reserved_bytes += bytes;
         Ok(address)
     }
@@ -97,7 +103,7 @@ impl VirtualMemory {
     pub(super) fn unreserve(&mut self, address: u64) -> Result<(), DriverError> {
         let range = self.reserved.get(&address).ok_or(DriverError::UnknownAddress(address))?;
         let bytes = range.bytes;
-        if self.mapped.range(address..address + bytes).next().is_some() {
+        if self.mapped.any_in(Span { address, bytes }) {
             return Err(DriverError::InvalidValue(Call::Unreserve));
         }
         self.reserved.remove(&address);
@@ -111,36 +117,46 @@ impl VirtualMemory {
         self.require_pages(bytes, Call::Create)
     }
 
-    pub(super) fn create(&mut self, bytes: u64, flags: HandleFlags) -> HandleId {
+    /// Creates `bytes` that may be created and that the device has.
+    pub(super) fn create(
+        &mut self,
+        bytes: u64,
+        flags: HandleFlags,
+    ) -> Result<HandleId, DriverError> {
+        let place = self.file.as_mut().map_or(Ok(0), |file| file.create(bytes));
+        let place = place.map_err(|error| host_error(Call::Create, bytes, &error))?;
         self.handles_made += 1;
-        let handle = HandleId(self.handles_made);
-        self.handles.insert(handle, Physical { bytes, flags, mappings: 0 });
-        handle
+        let id = HandleId(self.handles_made);
+        let physical = Physical { bytes, flags, mappings: 0 };
+        self.handles.insert(id, Handle { physical, place });
+        Ok(id)
     }
 
     /// The bytes that are physical memory no longer.
-    pub(super) fn release(&mut self, handle: HandleId) -> Result<u64, DriverError> {
-        let physical = self.handles.get(&handle).ok_or(DriverError::UnknownHandle(handle))?;
-        if physical.mappings > 0 {
+    pub(super) fn release(&mut self, id: HandleId) -> Result<u64, DriverError> {
+        let handle = self.handles.get(&id).ok_or(DriverError::UnknownHandle(id))?;
+        let Physical { bytes, mappings, .. } = handle.physical;
+        if mappings > 0 {
             return Err(DriverError::InvalidValue(Call::ReleaseHandle));
         }
-        let bytes = physical.bytes;
-        self.handles.remove(&handle);
+        if let Some(file) = &mut self.file {
+            let released = file.release(handle.place, bytes);
+            released.map_err(|error| host_error(Call::ReleaseHandle, bytes, &error))?;
+        }
+        self.handles.remove(&id);
         Ok(bytes)
     }
 
-    pub(super) fn map(&mut self, address: u64, handle: HandleId) -> Result<(), DriverError> {
-        let physical = self.handles.get(&handle).ok_or(DriverError::UnknownHandle(handle))?;
-        let span = Span { address, bytes: physical.bytes };
-        let is_free = self.range_of(span).is_some() && self.under(span).next().is_none();
+    /// Keeps books only: nobody may touch the bytes before [`VirtualMemory::set_access`].
+    pub(super) fn map(&mut self, address: u64, id: HandleId) -> Result<(), DriverError> {
+        let handle = self.handles.get(&id).ok_or(DriverError::UnknownHandle(id))?;
+        let span = Span { address, bytes: handle.physical.bytes };
+        let is_free = self.range_of(span).is_some() && !self.mapped.any_in(span);
         if !is_free || !address.is_multiple_of(self.extent.page_bytes) {
             return Err(DriverError::InvalidValue(Call::Map));
         }
-        self.handles.entry(handle).and_modify(|physical| physical.mappings += 1);
-        self.mappings_made += 1;
-        let serial = self.mappings_made;
-        let mapping = Mapping { handle, bytes: span.bytes, accessors: 0, serial, uses: 0 };
-        self.mapped.insert(address, mapping);
+        self.handles.entry(id).and_modify(|handle| handle.physical.mappings += 1);
+        self.mapped.insert(span, id);
         Ok(())
     }
 
@@ -151,11 +167,13 @@ impl VirtualMemory {
         violations: &mut Vec<Violation>,
     ) -> Result<u64, DriverError> {
         let starts = self.tiles(span).ok_or(DriverError::InvalidValue(Call::Unmap))?;
-        for address in &starts {
-            let Some(mapping) = self.mapped.remove(address) else { continue };
-            self.handles.entry(mapping.handle).and_modify(|physical| physical.mappings -= 1);
+        let closed = self.close(span);
+        closed.map_err(|error| host_error(Call::Unmap, span.bytes, &error))?;
+        for &address in &starts {
+            let mapping = self.mapped.remove(address).expect("a tile is a mapping");
+            self.handles.entry(mapping.handle).and_modify(|handle| handle.physical.mappings -= 1);
             if mapping.uses > 0 {
-                let span = Span { address: *address, bytes: mapping.bytes };
+                let span = Span { address, bytes: mapping.bytes };
                 violations.push(Violation::UnmappedInUse { span, uses: mapping.uses });
             }
         }
@@ -169,59 +187,55 @@ impl VirtualMemory {
         if peers.iter().any(|&peer| peer >= self.extent.devices) {
             return Err(invalid);
         }
-        let accessors = peers.iter().fold(1 << self.extent.device, |all, peer| all | 1u64 << peer);
-        for (_, mapping) in self.mapped.range_mut(span.address..span.address + span.bytes) {
-            mapping.accessors |= accessors;
-        }
+        self.open(&starts).map_err(|error| host_error(Call::SetAccess, span.bytes, &error))?;
+        let own = 1u64 << self.extent.device;
+        let accessors = peers.iter().fold(own, |all, peer| all | 1 << peer);
+        self.mapped.let_in(span, accessors);
         Ok(starts.len() as u64)
     }
 
-    /// Notes that queued work is going to touch `span`: the number of the newest mapping; nothing if
-    /// `span` is not all mapped and accessible.
+    /// The bytes of `span`.
+    pub(super) fn slice(&self, span: Span) -> Result<&[u8], SimError> {
+        let (window, at) = self.window(span)?;
+        Ok(window.slice(at, span.bytes as usize))
+    }
+
+    pub(super) fn slice_mut(&mut self, span: Span) -> Result<&mut [u8], SimError> {
+        let (_, at) = self.window(span)?;
+        let below = self.reserved.range_mut(..=span.address).next_back();
+        let window = below.and_then(|(_, range)| range.window.as_mut());
+        Ok(window.expect("it was found just now").slice_mut(at, span.bytes as usize))
+    }
+
+    pub(super) fn pointer(&self, span: Span) -> Result<*mut u8, SimError> {
+        let (window, at) = self.window(span)?;
+        Ok(window.pointer(at))
+    }
+
+    /// Notes that queued work is going to touch `span`, and says what [`VirtualMemory::let_go`] must be
+    /// told; nothing if `span` is not accessible.
     pub(super) fn hold(&mut self, span: Span) -> Option<u64> {
-        if !self.is_accessible(span, self.extent.device) {
-            return None;
-        }
-        self.under_mut(span).for_each(|(_, mapping)| mapping.uses += 1);
-        Some(self.mappings_made)
+        let is_accessible = self.is_accessible(span, self.extent.device);
+        is_accessible.then(|| self.mapped.hold(span))
     }
 
     /// Ends what [`VirtualMemory::hold`] began: whether all of `span` is still mapped as it was then.
-    /// Mappings do not move, so one with an older number was there.
     pub(super) fn let_go(&mut self, span: Span, newest: u64) -> bool {
-        let mut next = span.address;
-        for (start, mapping) in self.under_mut(span).filter(|(_, m)| m.serial <= newest) {
-            mapping.uses -= 1;
-            if start <= next {
-                next = start + mapping.bytes;
-            }
-        }
-        next - span.address >= span.bytes.max(1)
+        self.mapped.let_go(span, newest)
     }
 
-    /// Whether all of `span` is mapped in one reserved range, and `device` was let in.
+    /// Whether all of `span` is mapped in one reserved range and `device` was let in.
     pub(super) fn is_accessible(&self, span: Span, device: u32) -> bool {
-        let bit = 1u64.checked_shl(device).unwrap_or(0);
-        let mut next = span.address;
-        for (start, mapping) in self.under(span) {
-            if start > next || mapping.accessors & bit == 0 {
-                return false;
-            }
-            next = start + mapping.bytes;
-        }
-        next - span.address >= span.bytes.max(1) && self.range_of(span).is_some()
+        self.range_of(span).is_some() && self.mapped.is_accessible(span, device)
     }
 
     /// Every mapping, by address.
     pub(super) fn mappings(&self) -> Vec<(Span, HandleId)> {
-        let span = |(&address, mapping): (&u64, &Mapping)| {
-            (Span { address, bytes: mapping.bytes }, mapping.handle)
-        };
-        self.mapped.iter().map(span).collect()
+        self.mapped.all()
     }
 
     pub(super) fn physical(&self, handle: HandleId) -> Option<Physical> {
-        self.handles.get(&handle).copied()
+        self.handles.get(&handle).map(|handle| handle.physical)
     }
 
     pub(super) fn live_handles(&self) -> usize {
@@ -248,37 +262,53 @@ impl VirtualMemory {
         (end <= range.bytes).then_some((start, range))
     }
 
-    /// The mappings that overlap `span`, by address. No bytes count as one.
-    fn under(&self, span: Span) -> impl Iterator<Item = (u64, &Mapping)> {
-        let (first, end) = self.bounds(span);
-        self.mapped.range(first..end).map(|(&start, mapping)| (start, mapping))
+    /// The window that all of `span` is open in, and where.
+    fn window(&self, span: Span) -> Result<(&Window, usize), SimError> {
+        let is_accessible = self.is_accessible(span, self.extent.device);
+        let range = self.range_of(span).filter(|_| is_accessible);
+        let (start, range) = range.ok_or(SimError::OutOfBounds(span))?;
+        let window = range.window.as_ref().ok_or(SimError::NoBytes)?;
+        Ok((window, (span.address - start) as usize))
     }
 
-    fn under_mut(&mut self, span: Span) -> impl Iterator<Item = (u64, &mut Mapping)> {
-        let (first, end) = self.bounds(span);
-        self.mapped.range_mut(first..end).map(|(&start, mapping)| (start, mapping))
+    /// Lets the host touch the mappings at `starts`, all in one range. What it opened before it failed
+    /// stays open until it is unmapped: the books let nobody in.
+    fn open(&mut self, starts: &[u64]) -> io::Result<()> {
+        let first = starts.first().copied().unwrap_or(0);
+        let below = self.reserved.range_mut(..=first).next_back();
+        let Some((&base, Range { window: Some(window), .. })) = below else { return Ok(()) };
+        let file = self.file.as_ref().expect("windows are made for a file");
+        for &address in starts {
+            let mapping = self.mapped.get_mut(address).expect("a tile is a mapping");
+            if !mapping.is_open {
+                let (at, bytes) = ((address - base) as usize, mapping.bytes as usize);
+                window.open(at, bytes, file, self.handles[&mapping.handle].place)?;
+                mapping.is_open = true;
+            }
+        }
+        Ok(())
     }
 
-    /// Between which starts the mappings lie that overlap `span`.
-    fn bounds(&self, span: Span) -> (u64, u64) {
-        let end = span.address.saturating_add(span.bytes.max(1));
-        let below = self.mapped.range(..=span.address).next_back();
-        let reaching = below.filter(|(start, mapping)| span.address - *start < mapping.bytes);
-        (reaching.map_or(span.address, |(&start, _)| start), end)
+    /// Lets the host touch `span`, which is in one range, no more.
+    fn close(&mut self, span: Span) -> io::Result<()> {
+        match self.reserved.range_mut(..=span.address).next_back() {
+            Some((&base, Range { window: Some(window), .. })) => {
+                window.close((span.address - base) as usize, span.bytes as usize)
+            }
+            _ => Ok(()),
+        }
     }
 
     /// Where the mappings start that tile `span` exactly, if it lies in one reserved range.
     fn tiles(&self, span: Span) -> Option<Vec<u64>> {
-        self.range_of(span).filter(|_| span.bytes > 0)?;
-        let end = span.address + span.bytes;
-        let (mut next, mut starts) = (span.address, Vec::new());
-        for (&start, mapping) in self.mapped.range(span.address..end) {
-            if start != next {
-                return None;
-            }
-            next = start + mapping.bytes;
-            starts.push(start);
-        }
-        (next == end).then_some(starts)
+        self.range_of(span).and_then(|_| self.mapped.tiles(span))
+    }
+}
+
+/// What a device answers where its host refuses.
+fn host_error(call: Call, bytes: u64, error: &io::Error) -> DriverError {
+    match error.kind() {
+        io::ErrorKind::OutOfMemory => DriverError::OutOfMemory { bytes },
+        _ => DriverError::Failed { call, code: error.raw_os_error().unwrap_or(-1) },
     }
 }
