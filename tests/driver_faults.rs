@@ -4,7 +4,7 @@ use aquifer::driver::faulty::Faulty;
 use aquifer::driver::limited::Limited;
 use aquifer::driver::logged::{Arguments, Logged, Outcome};
 use aquifer::driver::sim::{Costs, Device, Sim, Work};
-use aquifer::driver::{Call, Driver, DriverError, StreamId};
+use aquifer::driver::{Call, Driver, DriverError, HandleFlags, StreamId};
 use std::sync::{Arc, Mutex};
 
 const UNIT: u64 = 2 << 20;
@@ -25,7 +25,15 @@ fn each_call_once(driver: &dyn Driver) -> Result<(), DriverError> {
     driver.wait_event(event)?;
     driver.release_event(event)?;
     driver.synchronize()?;
-    driver.free(address)
+    driver.free(address)?;
+    let range = driver.reserve(2 * UNIT)?;
+    let flags = HandleFlags { gpu_direct: true, shareable: true };
+    let handle = driver.create(UNIT, flags)?;
+    driver.map(range, handle)?;
+    driver.set_access(range, UNIT, &[0])?;
+    driver.unmap(range, UNIT)?;
+    driver.release(handle)?;
+    driver.unreserve(range)
 }
 
 /// The state a failed call must leave alone.
@@ -33,9 +41,18 @@ fn state(device: &Device) -> (u64, usize, u64, u64) {
     (device.used_bytes(), device.live_events(), device.pending(), device.tick())
 }
 
+/// The same of virtual memory: addresses reserved, bytes created, mappings, bytes accessible.
+fn virtual_state(device: &Device) -> (u64, u64, usize, u64) {
+    let mappings = device.mappings();
+    let open = mappings.iter().filter(|(span, _)| device.is_accessible(*span, 0));
+    let open_bytes = open.map(|(span, _)| span.bytes).sum();
+    let created = device.live_handles() as u64 * UNIT;
+    (device.reserved_address_bytes(), created, mappings.len(), open_bytes)
+}
+
 /// Fails each call of [`each_call_once`] in turn, planned by `plan`, on a device with work queued.
 fn failed_calls_change_nothing(plan: impl Fn(&Arc<Device>, u64) -> Box<dyn Driver>) {
-    for n in 1..=10 {
+    for n in 1..=Call::ALL.len() as u64 {
         let device = device();
         device.launch(StreamId::default(), Work::until(9)).unwrap();
         let driver = plan(&device, n);
@@ -48,8 +65,17 @@ fn failed_calls_change_nothing(plan: impl Fn(&Arc<Device>, u64) -> Box<dyn Drive
             Call::StreamWaitEvent => (UNIT, 1, 1, 0),
             Call::QueryEvent | Call::WaitEvent => (UNIT, 1, 2, 0),
             Call::ReleaseEvent => (UNIT, 1, 0, 9),
+            Call::Reserve | Call::Unreserve | Call::Create => (0, 0, 0, 9),
             _ => (UNIT, 0, 0, 9),
         };
+        let virtual_before = match call {
+            Call::Create | Call::Unreserve => (2 * UNIT, 0, 0, 0),
+            Call::Map | Call::ReleaseHandle => (2 * UNIT, UNIT, 0, 0),
+            Call::SetAccess => (2 * UNIT, UNIT, 1, 0),
+            Call::Unmap => (2 * UNIT, UNIT, 1, UNIT),
+            _ => (0, 0, 0, 0),
+        };
+        assert_eq!(virtual_state(&device), virtual_before, "{call}");
         assert_eq!(state(&device), before, "{call}");
         assert_eq!(driver.memory_info().map(|info| info.free), Ok(8 * UNIT - before.0));
     }
@@ -111,6 +137,24 @@ fn limit_holds_while_it_changes() {
 }
 
 #[test]
+fn limit_is_one_for_ranges_and_for_physical_memory() {
+    let driver = Limited::new(device(), 3 * UNIT);
+    let create = |bytes| driver.create(bytes, HandleFlags::default());
+    driver.allocate(UNIT).unwrap();
+    let handle = create(UNIT).unwrap();
+    assert_eq!(create(2 * UNIT), Err(DriverError::OutOfMemory { bytes: 2 * UNIT }));
+    assert_eq!((driver.held_bytes(), driver.memory_info().unwrap().free), (2 * UNIT, UNIT));
+    driver.inner().fail_all(Call::ReleaseHandle);
+    assert!(driver.release(handle).is_err());
+    driver.inner().fail_call(Call::Create, 1, DriverError::OutOfMemory { bytes: UNIT });
+    assert!(create(UNIT).is_err());
+    assert_eq!(driver.held_bytes(), 2 * UNIT);
+    driver.inner().clear_faults();
+    driver.release(handle).unwrap();
+    assert_eq!((driver.held_bytes(), driver.limit_bytes()), (UNIT, 3 * UNIT));
+}
+
+#[test]
 fn limit_counts_what_the_device_refused_to_free() {
     let driver = Limited::new(device(), 2 * UNIT);
     let address = driver.allocate(2 * UNIT).unwrap();
@@ -143,10 +187,17 @@ fn log_keeps_the_last_calls_and_the_sink_sees_all() {
         "8 release_event event 0 -> done",
         "9 synchronize -> done",
         "10 free 0x40000000000 -> done",
-        "11 free 0x1 -> error: address 0x1 is not the start of a live range of the device",
+        "11 reserve 4194304 bytes -> 0x2000000000000",
+        "12 create 2097152 bytes for gpu direct to share -> handle 1",
+        "13 map 0x2000000000000 handle 1 -> done",
+        "14 set_access 0x2000000000000 2097152 bytes 1 peers -> done",
+        "15 unmap 0x2000000000000 2097152 bytes -> done",
+        "16 release_handle handle 1 -> done",
+        "17 unreserve 0x2000000000000 -> done",
+        "18 free 0x1 -> error: address 0x1 is not the start of a live range of the device",
     ];
     assert_eq!(*seen.lock().unwrap(), lines);
-    assert_eq!(driver.lines(), lines[8..]);
+    assert_eq!(driver.lines(), lines[15..]);
     let last = driver.entries()[2];
     assert_eq!((last.call, last.arguments), (Call::Free, Arguments::Address(1)));
     assert_eq!(last.outcome, Outcome::Error(DriverError::UnknownAddress(1)));
@@ -179,6 +230,7 @@ fn costs_are_in_order_for_every_call() {
         assert!(tables.map(|costs| costs.call_ns(call)).is_sorted(), "{call}");
     }
     assert!(tables.map(|costs| costs.allocate_bytes_ns(1 << 30)).is_sorted());
+    assert!(tables.map(|costs| costs.mappings_ns(2)).is_sorted());
     assert_eq!(
         Costs::high().allocate_bytes_ns(u64::MAX),
         (u64::MAX >> 30) * 30_000_000 + 29_999_999
