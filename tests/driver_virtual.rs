@@ -10,9 +10,10 @@ const PLAIN: HandleFlags = HandleFlags { gpu_direct: false, shareable: false };
 
 /// Runs `claim` on each driver that has virtual memory; with bytes it needs Linux.
 fn each(claim: impl Fn(&Subject)) {
-    subjects::each(|subject| match subject.driver.page_bytes() {
-        Some(_) => claim(subject),
-        None => assert!(!cfg!(target_os = "linux"), "{} has none", subject.name),
+    subjects::each(|subject| {
+        if cfg!(target_os = "linux") || subject.driver.page_bytes().is_some() {
+            claim(subject);
+        }
     });
 }
 
@@ -144,16 +145,16 @@ fn a_handle_can_be_at_several_addresses() {
 #[test]
 fn a_handle_is_mapped_whole_in_one_range_where_nothing_is() {
     each(|subject @ Subject { driver, unit, device, .. }| {
-        let (range, _) = range_with(subject, 4, &[1]);
+        let (range, _) = range_with(subject, 5, &[1]);
         let next = driver.reserve(4 * unit).unwrap();
-        assert_eq!(next, range + 4 * unit, "the two adjoin");
+        assert_eq!(next, range + 5 * unit, "the two adjoin");
         let allocated = driver.allocate(2 * unit).unwrap();
         let handle = driver.create(2 * unit, PLAIN).unwrap();
         let wrong = [
             range,
             range + unit,
             range + 2 * unit + 512,
-            range + 3 * unit,
+            range + 4 * unit,
             next + 3 * unit,
             next + 4 * unit,
             range - unit,

@@ -36,7 +36,7 @@ fn read(device: &Device, address: u64) -> Result<u8, SimError> {
 fn bytes_are_zero_at_first_and_move_with_the_handle() {
     for unit in [64 << 10, UNIT, 16 << 20] {
         let device = device(unit);
-        let (range, handles) = full_range(&*device, 2);
+        let (range, handles) = full_range(&device, 2);
         assert_eq!(read(&device, range + 2 * unit - 1), Ok(0));
         device.write(range + unit - 2, &[1, 2, 3, 4]).unwrap();
         device.unmap(range, 2 * unit).unwrap();
@@ -55,7 +55,7 @@ fn bytes_are_zero_at_first_and_move_with_the_handle() {
 fn bytes_of_new_memory_are_zero_where_old_memory_was() {
     let device = device(UNIT);
     for _ in 0..3 {
-        let (range, handles) = full_range(&*device, 4);
+        let (range, handles) = full_range(&device, 4);
         let all = Span { address: range, bytes: 4 * UNIT };
         device.launch(STREAM, Work::check(all, 0)).unwrap();
         device.launch(STREAM, Work::fill(all, 7)).unwrap();
@@ -71,7 +71,7 @@ fn bytes_of_new_memory_are_zero_where_old_memory_was() {
 #[test]
 fn bytes_are_refused_where_nothing_is_mapped_or_nobody_was_let_in() {
     let device = device(UNIT);
-    let (range, handles) = full_range(&*device, 3);
+    let (range, handles) = full_range(&device, 3);
     device.unmap(range + UNIT, UNIT).unwrap();
     let refused = |address, bytes| {
         let span = Span { address, bytes };
@@ -98,7 +98,7 @@ fn bytes_are_refused_where_nothing_is_mapped_or_nobody_was_let_in() {
 #[test]
 fn bytes_of_one_handle_are_the_same_at_all_its_addresses() {
     let device = device(UNIT);
-    let (range, handles) = full_range(&*device, 1);
+    let (range, handles) = full_range(&device, 1);
     let other = device.reserve(UNIT).unwrap();
     device.map(other, handles[0]).unwrap();
     device.set_access(other, UNIT, &[]).unwrap();
@@ -114,7 +114,7 @@ fn pointers_hold_across_handles_and_follow_what_is_mapped() {
     let pointer = device.pointer(span).unwrap();
     assert_eq!(pointer.addr() % 4096, 0);
     // SAFETY: the bytes are mapped and open, and no one else touches them.
-    unsafe { pointer.add(UNIT as usize - 1).cast::<[u8; 2]>().write([5, 6]) };
+    unsafe { pointer.wrapping_add(UNIT as usize - 1).cast::<[u8; 2]>().write([5, 6]) };
     assert_eq!((read(&device, range + UNIT - 1), read(&device, range + UNIT)), (Ok(5), Ok(6)));
     device.unmap(range, UNIT).unwrap();
     device.unmap(range + UNIT, UNIT).unwrap();
