@@ -49,6 +49,10 @@ impl Policy for Direct {
         whichever!(self, policy => policy.freed(freed))
     }
 
+    fn unmapped(&mut self, cut: &Cut) {
+        whichever!(self, policy => policy.unmapped(cut))
+    }
+
     fn released(&mut self, block: FreeBlock) {
         whichever!(self, policy => policy.released(block))
     }

@@ -265,6 +265,12 @@ pub trait Policy: Send {
     /// A block became free and merged with its free neighbours; or a new segment came, wholly free.
     fn freed(&mut self, freed: &Freed);
 
+    /// Part of a free block has no memory behind it any more: it is nobody's to place in, though no request
+    /// took it. It may come back through [`Policy::freed`].
+    fn unmapped(&mut self, cut: &Cut) {
+        self.taken(cut);
+    }
+
     /// A wholly free segment left, to the driver or to another stream.
     fn released(&mut self, block: FreeBlock);
 
@@ -300,6 +306,10 @@ impl<P: Policy + ?Sized> Policy for Box<P> {
     #[inline]
     fn freed(&mut self, freed: &Freed) {
         (**self).freed(freed);
+    }
+
+    fn unmapped(&mut self, cut: &Cut) {
+        (**self).unmapped(cut);
     }
 
     fn released(&mut self, block: FreeBlock) {

@@ -52,6 +52,10 @@ impl Policy for TwoEnds {
         self.lives.begin(cut.taken());
     }
 
+    fn unmapped(&mut self, cut: &Cut) {
+        self.free.cut(cut);
+    }
+
     #[inline]
     fn freed(&mut self, freed: &Freed) {
         self.lives.end(freed.freed());

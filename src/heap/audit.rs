@@ -12,7 +12,7 @@ impl Heap {
         for (index, segment) in self.segments.iter().enumerate().filter(|(_, s)| s.size > 0) {
             let seen = self.audit_segment(index as u32)?;
             blocks += seen;
-            reserved += segment.size;
+            reserved += self.mapped_bytes(segment.first);
             ranges.push((segment.address, segment.size));
             if seen == 1 && self.blocks[segment.first as usize].state == State::Free {
                 idle += segment.size;
@@ -22,6 +22,10 @@ impl Heap {
         ranges.sort_unstable();
         if let Some(w) = ranges.windows(2).find(|w| w[0].0 + w[0].1 > w[1].0) {
             return Err(format!("segments {:#x} and {:#x} overlap", w[0].0, w[1].0));
+        }
+        let listed = self.ranges.unmapped.iter();
+        if listed.clone().any(|&u| self.blocks[u as usize].state != State::Unmapped) {
+            return Err("a block that is not unmapped is listed as such".to_string());
         }
         let vacant = self.blocks.iter().filter(|b| b.state == State::Vacant).count();
         if vacant != self.vacant_blocks.len() || vacant + blocks != self.blocks.len() {
@@ -54,6 +58,9 @@ impl Heap {
             if !sound {
                 return Err(format!("block {id} at {:#x} does not tile its segment", b.address));
             }
+            if b.state == State::Unmapped {
+                self.audit_unmapped(id)?;
+            }
             if free && last_free {
                 return Err(format!(
                     "block {id} at {:#x} and the one before are both free",
@@ -67,6 +74,26 @@ impl Heap {
             return Err(format!("segment {:#x} ends at {at:#x}", segment.address));
         }
         Ok(count)
+    }
+
+    fn audit_unmapped(&self, id: u32) -> Result<(), String> {
+        let b = &self.blocks[id as usize];
+        let whole = (b.address | b.size).is_multiple_of(self.ranges.page.max(1));
+        let merged = self.blocks.get(b.next as usize).is_none_or(|n| n.state != State::Unmapped);
+        let listed = self.ranges.unmapped.iter().filter(|&&u| u == id).count();
+        if !(whole && merged && listed == 1 && self.segments[b.segment as usize].paged) {
+            return Err(format!("unmapped block {id} at {:#x} is not sound", b.address));
+        }
+        Ok(())
+    }
+
+    fn mapped_bytes(&self, first: u32) -> u64 {
+        let (mut id, mut bytes) = (first, 0);
+        while let Some(b) = self.blocks.get(id as usize) {
+            bytes += if b.state == State::Unmapped { 0 } else { b.size };
+            id = b.next;
+        }
+        bytes
     }
 }
 

@@ -3,6 +3,11 @@
 //! Integers only. It knows no policy and no driver: it is told what to do, checks that the books allow
 //! it, and says what came of it in the words of a policy ([`Cut`], [`Freed`]).
 mod audit;
+mod holes;
+mod ranges;
+
+pub(crate) use holes::{Hole, HoleWant, Rule};
+pub(crate) use ranges::{IdleRun, Range};
 
 use aquifer_policies::{BlockId, Cut, FreeBlock, Freed, GRAIN};
 
@@ -16,6 +21,8 @@ pub(crate) enum State {
     Free,
     /// Handed out, in the front cache, or waiting for events: not the policy's.
     Used,
+    /// Whole pages of a virtual range with no memory behind them: not the policy's, nobody's.
+    Unmapped,
 }
 
 #[derive(Clone, Copy, Debug)]
@@ -40,6 +47,8 @@ struct Segment {
     size: u64,
     first: u32,
     band: u8,
+    /// Whether it is a virtual range, mapped page by page.
+    paged: bool,
 }
 
 /// A segment as others see it.
@@ -60,6 +69,7 @@ pub(crate) struct BlockView {
     pub(crate) size: u64,
     pub(crate) band: u8,
     pub(crate) free: bool,
+    pub(crate) unmapped: bool,
 }
 
 /// What is wrong with a policy's answer.
@@ -108,6 +118,7 @@ pub(crate) struct Heap {
     reserved_bytes: u64,
     idle_bytes: u64,
     idle_segments: u32,
+    ranges: ranges::Ranges,
 }
 
 impl Heap {
@@ -123,19 +134,25 @@ impl Heap {
 
     /// Enters a segment, wholly free.
     pub(crate) fn add_segment(&mut self, address: u64, size: u64, band: u8) -> Freed {
-        debug_assert!(size > 0 && size.is_multiple_of(GRAIN) && address.is_multiple_of(GRAIN));
-        let segment = self.vacant_segments.pop().unwrap_or_else(|| {
-            self.segments.push(Segment { address: 0, size: 0, first: NONE, band: 0 });
-            self.segments.len() as u32 - 1
-        });
-        let (prev, next, state) = (NONE, NONE, State::Free);
-        let block = Block { address, size, prev, next, segment, state, band };
-        let id = self.enter(block);
-        self.segments[segment as usize] = Segment { address, size, first: id, band };
+        let id = self.enter_segment(address, size, band, State::Free);
         self.reserved_bytes += size;
         self.idle_bytes += size;
         self.idle_segments += 1;
         Freed::alone(self.view(id))
+    }
+
+    /// Enters a segment of one block; the block.
+    fn enter_segment(&mut self, address: u64, size: u64, band: u8, state: State) -> u32 {
+        debug_assert!(size > 0 && size.is_multiple_of(GRAIN) && address.is_multiple_of(GRAIN));
+        let paged = state == State::Unmapped;
+        let segment = self.vacant_segments.pop().unwrap_or_else(|| {
+            self.segments.push(Segment { address: 0, size: 0, first: NONE, band: 0, paged });
+            self.segments.len() as u32 - 1
+        });
+        let (prev, next) = (NONE, NONE);
+        let id = self.enter(Block { address, size, prev, next, segment, state, band });
+        self.segments[segment as usize] = Segment { address, size, first: id, band, paged };
+        id
     }
 
     /// Takes out the segment that free block `id` fills wholly; `None` where it does not.
@@ -185,6 +202,7 @@ impl Heap {
             }
             (true, true) => {
                 front_id = self.enter(Block { size: at.skip, ..block });
+                self.ranges.copy_stamp(id, front_id);
                 taken_id = self.enter(Block { prev: front_id, next: id, ..taken });
                 self.blocks[front_id as usize].next = taken_id;
                 self.link(front_id, block.prev);
@@ -256,6 +274,7 @@ impl Heap {
             self.idle_bytes += whole.size;
             self.idle_segments += 1;
         }
+        self.ranges.stamp(keep);
         Freed {
             result: self.view_of(&whole, keep),
             before_size,
@@ -296,8 +315,9 @@ impl Heap {
                 let b = self.blocks.get(at as usize)?;
                 let id = BlockId(at);
                 at = b.next;
-                let free = b.state == State::Free;
-                Some(BlockView { id, address: b.address, size: b.size, band: b.band, free })
+                let (free, unmapped) = (b.state == State::Free, b.state == State::Unmapped);
+                let (address, size, band) = (b.address, b.size, b.band);
+                Some(BlockView { id, address, size, band, free, unmapped })
             })
         })
     }

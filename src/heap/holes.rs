@@ -1,0 +1,193 @@
+//! Where in the virtual ranges a request may go if pages are mapped for it.
+//!
+//! A hole is what lies between two blocks in use: free blocks and unmapped ones in turn.
+use super::{Block, Heap, NONE, State};
+use aquifer_policies::{BlockId, FreeBlock, GRAIN};
+
+/// Which place is best.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Rule {
+    /// The one that needs the fewest pages mapped; of these the lowest.
+    FewestPages,
+    /// The lowest.
+    Lowest,
+}
+
+/// A place to find.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct HoleWant {
+    pub(crate) band: u8,
+    pub(crate) size: u64,
+    pub(crate) align: u64,
+    pub(crate) rule: Rule,
+}
+
+/// A place found.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) struct Hole {
+    /// Where the request goes.
+    pub(crate) address: u64,
+    /// Runs of pages to map first: address and bytes, ascending.
+    pub(crate) runs: Vec<(u64, u64)>,
+    /// Bytes of unmapped pages that follow the last run.
+    pub(crate) more: u64,
+}
+
+impl Hole {
+    /// Bytes to map.
+    pub(crate) fn bytes(&self) -> u64 {
+        self.runs.iter().map(|r| r.1).sum()
+    }
+}
+
+/// A piece of a hole.
+#[derive(Clone, Copy)]
+struct Piece {
+    start: u64,
+    end: u64,
+    mapped: bool,
+}
+
+impl Heap {
+    /// The best place for `want` among the holes that have unmapped pages.
+    pub(crate) fn hole_for(&self, want: &HoleWant) -> Option<Hole> {
+        let page = self.ranges.page;
+        let mut best: Option<(u64, u64)> = None;
+        let mut best_pieces = Vec::new();
+        let mut pieces = Vec::new();
+        for &id in &self.ranges.unmapped {
+            if self.blocks[id as usize].band != want.band || !self.pieces_from(id, &mut pieces) {
+                continue;
+            }
+            let Some(found) = best_in(&pieces, want, page) else { continue };
+            let better = |b: (u64, u64)| match want.rule {
+                Rule::FewestPages => found < b,
+                Rule::Lowest => found.1 < b.1,
+            };
+            if best.is_none_or(better) {
+                best = Some(found);
+                std::mem::swap(&mut best_pieces, &mut pieces);
+            }
+        }
+        let (_, address) = best?;
+        let runs: Vec<_> = unmapped_in(&best_pieces, address, want.size, page).collect();
+        let end = runs.last().map_or(0, |r| r.0 + r.1);
+        let last = best_pieces.iter().find(|p| !p.mapped && p.start < end && end <= p.end);
+        let more = last.map_or(0, |p| p.end - end);
+        Some(Hole { address, runs, more })
+    }
+
+    /// The free block that holds `address`.
+    pub(crate) fn free_at(&self, address: u64) -> Option<FreeBlock> {
+        let holds = |b: &Block| b.address <= address && address < b.address + b.size;
+        let at = self.blocks.iter().position(|b| b.state == State::Free && holds(b))?;
+        Some(self.view(at as u32))
+    }
+
+    /// The lowest place for `want` that is free and mapped, whatever the policy says.
+    pub(crate) fn free_for(&self, want: &HoleWant) -> Option<Hole> {
+        let free = self.blocks.iter().filter(|b| b.state == State::Free && b.band == want.band);
+        let address = free.filter_map(|b| {
+            let at = b.address.next_multiple_of(want.align.max(GRAIN));
+            (at.saturating_add(want.size) <= b.address + b.size).then_some(at)
+        });
+        address.min().map(|address| Hole { address, runs: Vec::new(), more: 0 })
+    }
+
+    /// Whether a hole with unmapped pages has room for `size` bytes below `skip` bytes into block `id`.
+    pub(crate) fn has_lower_hole(&self, want: &HoleWant, id: BlockId, skip: u64) -> bool {
+        let Some(block) = self.blocks.get(id.index()) else { return false };
+        let limit = block.address.saturating_add(skip);
+        let align = want.align.max(GRAIN);
+        self.ranges.unmapped.iter().any(|&u| {
+            let b = &self.blocks[u as usize];
+            if b.address >= limit || b.band != want.band {
+                return false;
+            }
+            let before = self.blocks.get(b.prev as usize).filter(|b| b.state == State::Free);
+            let start = before.map_or(b.address, |b| b.address).next_multiple_of(align);
+            start < limit && self.hole_reaches(u, start.saturating_add(want.size))
+        })
+    }
+
+    /// Whether the hole of unmapped block `id` goes on up to address `end`.
+    fn hole_reaches(&self, id: u32, end: u64) -> bool {
+        let mut at = id;
+        while let Some(b) = self.blocks.get(at as usize).filter(|b| b.state != State::Used) {
+            let last = if b.next == NONE { self.ranges.page } else { 0 };
+            if b.address + b.size - last >= end {
+                return true;
+            }
+            at = b.next;
+        }
+        false
+    }
+
+    /// The pieces of the hole that unmapped block `id` lies in; false where an earlier unmapped block
+    /// lies in the same one.
+    fn pieces_from(&self, id: u32, pieces: &mut Vec<Piece>) -> bool {
+        pieces.clear();
+        let block = &self.blocks[id as usize];
+        if let Some(before) =
+            self.blocks.get(block.prev as usize).filter(|b| b.state == State::Free)
+        {
+            let further = self.blocks.get(before.prev as usize);
+            if further.is_some_and(|b| b.state == State::Unmapped) {
+                return false;
+            }
+            pieces.push(piece(before));
+        }
+        let mut at = id;
+        while let Some(b) = self.blocks.get(at as usize).filter(|b| b.state != State::Used) {
+            pieces.push(piece(b));
+            if b.next == NONE {
+                // The last page stays unmapped.
+                let last = pieces.last_mut().expect("just pushed");
+                last.end -= self.ranges.page;
+            }
+            at = b.next;
+        }
+        true
+    }
+}
+
+fn piece(b: &Block) -> Piece {
+    Piece { start: b.address, end: b.address + b.size, mapped: b.state == State::Free }
+}
+
+/// Fewest pages to map, and where, for `want` in one hole.
+fn best_in(pieces: &[Piece], want: &HoleWant, page: u64) -> Option<(u64, u64)> {
+    let (start, end) = (pieces.first()?.start, pieces.last()?.end);
+    let align = want.align.max(GRAIN);
+    let last = end.checked_sub(want.size)? & !(align - 1);
+    let first = start.checked_next_multiple_of(align)?;
+    if first > last {
+        return None;
+    }
+    let cost = |at: u64| unmapped_in(pieces, at, want.size, page).map(|r| r.1).sum::<u64>();
+    if want.rule == Rule::Lowest {
+        return Some((cost(first), first));
+    }
+    // The cost changes its slope only where an edge of the request meets an edge of a mapped piece.
+    let mapped = pieces.iter().filter(|p| p.mapped);
+    let edges = mapped.flat_map(|p| {
+        [p.start.next_multiple_of(align), p.end.saturating_sub(want.size) & !(align - 1)]
+    });
+    let places = edges.chain([first, last]).filter(|at| (first..=last).contains(at));
+    places.map(|at| (cost(at), at)).min()
+}
+
+/// The runs of unmapped pages under `size` bytes at `address`.
+fn unmapped_in(
+    pieces: &[Piece],
+    address: u64,
+    size: u64,
+    page: u64,
+) -> impl Iterator<Item = (u64, u64)> + '_ {
+    let from = address / page * page;
+    let to = (address + size).next_multiple_of(page);
+    pieces.iter().filter(|p| !p.mapped).filter_map(move |p| {
+        let (start, end) = (p.start.max(from), p.end.min(to));
+        (start < end).then(|| (start, end - start))
+    })
+}
