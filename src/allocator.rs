@@ -3,19 +3,24 @@ use crate::allocation::{Allocation, RawParts, TypedAllocation, record_use};
 use crate::cache::{Ask, Request};
 use crate::counters::{ACTIVE, ALLOCATED, REQUESTED};
 use crate::device::Device;
-use crate::driver::{Driver, DriverError, StreamId};
+use crate::driver::{Driver, DriverError, HandleFlags, StreamId};
 use crate::error::{AllocError, BuildError};
 use crate::oom::Fit;
+use crate::pages::Pages;
 use crate::policies::{BANDS_MAX, Direct, GRAIN, Policy, PolicySpec, SIZE_MAX};
 use crate::pool::{Pool, PoolCore, PoolHandle};
 use crate::recorder::Recorder;
-use crate::settings::{Amount, Cap, Settings};
+use crate::settings::{Amount, Backing, Cap, Settings};
 use crate::stats::Stats;
 use crate::tags::TagStats;
 use crate::trim::{Among, Trimmed};
 use std::fmt;
 use std::io;
 use std::sync::Arc;
+use std::time::Duration;
+
+/// Modelled driver time that moving pages may take in a step.
+const STEP_BUDGET: Duration = Duration::from_millis(15);
 
 /// A cache of device memory between a program and its driver.
 ///
@@ -98,6 +103,32 @@ impl Builder {
         self
     }
 
+    /// Where blocks get their memory; [`Backing::Auto`] unless said otherwise.
+    pub fn backing(mut self, backing: Backing) -> Self {
+        self.settings.backing = backing;
+        self
+    }
+
+    /// Devices, by number, that may use this device's memory too. Paged backing only: segments follow
+    /// the driver's own peer access.
+    pub fn peers(mut self, devices: &[u32]) -> Self {
+        self.settings.peers = devices.to_vec();
+        self
+    }
+
+    /// What physical pages must be able to do, beside holding bytes. Paged backing only.
+    pub fn handle_flags(mut self, flags: HandleFlags) -> Self {
+        self.settings.handle_flags = flags;
+        self
+    }
+
+    /// Modelled driver time that moving pages may take per step ([`Allocator::mark`]); 15 ms unless said
+    /// otherwise. Where a program would need more, slack rises until it does not.
+    pub fn step_budget(mut self, budget: Duration) -> Self {
+        self.settings.step_budget_ns = u64::try_from(budget.as_nanos()).unwrap_or(u64::MAX);
+        self
+    }
+
     /// Bounds the memory held; see [`Cap`].
     pub fn cap(mut self, cap: Cap) -> Self {
         self.settings.cap = Some(cap);
@@ -131,10 +162,25 @@ impl Builder {
         if !granularity.is_power_of_two() || granularity < GRAIN {
             return Err(BuildError::BadGranularity(granularity));
         }
+        let pages = pages_of(&*self.driver, &self.settings)?;
         crate::fork::watch();
-        let device = Arc::new(Device::new(self.driver, self.settings));
+        let device = Arc::new(Device::new(self.driver, self.settings, pages));
         Ok(Allocator { handle: PoolHandle::open(PoolCore::new(device, "default")) })
     }
+}
+
+/// The books of paged backing, if that is what `settings` mean on this device.
+fn pages_of(driver: &dyn Driver, settings: &Settings) -> Result<Option<Pages>, BuildError> {
+    let page = match (settings.backing, driver.page_bytes()) {
+        (Backing::Segments, _) | (Backing::Auto, None) => return Ok(None),
+        (Backing::Auto, _) if !settings.keeps_segments() => return Ok(None),
+        (Backing::Paged, None) => return Err(BuildError::NoVirtualMemory),
+        (Backing::Auto | Backing::Paged, Some(page)) => page,
+    };
+    if !page.is_power_of_two() || page < GRAIN {
+        return Err(BuildError::BadGranularity(page));
+    }
+    Ok(Some(Pages::new(page)))
 }
 
 fn check_settings(settings: &Settings) -> Result<(), BuildError> {
@@ -187,6 +233,10 @@ impl Allocator {
                 slack: None,
                 cached_bytes_cap: None,
                 cap: None,
+                backing: Backing::Auto,
+                peers: Vec::new(),
+                handle_flags: HandleFlags::default(),
+                step_budget_ns: STEP_BUDGET.as_nanos() as u64,
             },
             own_policy: false,
         }

@@ -74,7 +74,7 @@ fn audit_lane(lane: &Lane, both: &mut LaneGuard<'_>) -> Result<Gauges, String> {
     books.heap.audit().map_err(&of)?;
     let mut outside: HashMap<u32, (u64, u64)> =
         front.outside().map(|(id, h)| (id.0, (h.address, h.size))).collect();
-    for block in books.heap.blocks().filter(|b| !b.free) {
+    for block in books.heap.blocks().filter(|b| !b.free && !b.unmapped) {
         let known = outside.remove(&block.id.0);
         if known != Some((block.address, block.size)) {
             return Err(of(format!(

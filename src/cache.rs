@@ -50,6 +50,8 @@ enum After {
     Release(Detached, Arc<PoolCore>),
     /// A block went to the heap while cached bytes are capped.
     Capped,
+    /// An event is to say when what was freed up to now is done with.
+    Mark,
     /// Other streams were recorded on it.
     Uses(Vec<StreamId>),
 }
@@ -150,6 +152,17 @@ impl PoolCore {
         self.slow(&Request { lane, ask, band, align: ask.align.max(GRAIN) })
     }
 
+    /// Hands out `taken`, which was cut for `request`.
+    pub(crate) fn hand_out_placed(
+        &self,
+        request: &Request,
+        front: &mut Front,
+        taken: &FreeBlock,
+    ) -> Allocation {
+        let held = Held::new(taken, request.band);
+        self.hand_out_new(request.lane, front, taken.id, held, &request.ask)
+    }
+
     /// Places `request` in its lane's books if there is room.
     pub(crate) fn place(
         self: &Arc<Self>,
@@ -181,10 +194,7 @@ impl PoolCore {
         let mut gone = Vec::new();
         let placed = lane::place(front, books, &want, &self.device.settings, &mut gone);
         let allocation = match placed {
-            Ok(Some(taken)) => {
-                let held = Held::new(&taken, request.band);
-                Some(self.hand_out_new(request.lane, front, taken.id, held, &request.ask))
-            }
+            Ok(Some(taken)) => Some(self.hand_out_placed(request, front, &taken)),
             Ok(None) => None,
             Err(wrong) => {
                 drop(both);
@@ -397,6 +407,9 @@ fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
     if front.caps_cached {
         return After::Capped;
     }
+    if front.marks && books.is_mark_due() {
+        return After::Mark;
+    }
     After::Nothing
 }
 
@@ -418,6 +431,7 @@ fn settle(pool: &Arc<PoolCore>, lane: &'static Lane, id: BlockId, after: After) 
         After::NotOut => bump(&pool.device.totals.bad_frees),
         After::Release(segment, pool) => pool.give_up(lane, [segment]),
         After::Capped => pool.enforce_cached_cap(),
+        After::Mark => pool.mark_frees(lane),
         After::Uses(streams) => {
             pool.wait_for_uses(Home { lane, block: id }, &streams);
             pool.wait_if_last();

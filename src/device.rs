@@ -5,7 +5,8 @@ use crate::counters::{Counters, DevicePeaks, Flow, GAUGES, Gauges};
 use crate::driver::{Capture, Driver, DriverError, StreamId};
 use crate::error::AllocError;
 use crate::front::Front;
-use crate::lane::{Detached, FrontGuard, Lane, LaneGuard};
+use crate::lane::{Detached, FrontGuard, Lane, LaneGuard, Paging};
+use crate::pages::Pages;
 use crate::pending::Pending;
 use crate::pool::PoolCore;
 use crate::recorder::Recorder;
@@ -35,6 +36,7 @@ pub(crate) struct Totals {
     pub(crate) host_waits: AtomicU64,
     pub(crate) stream_waits: AtomicU64,
     pub(crate) segments_moved: AtomicU64,
+    pub(crate) pages_moved: AtomicU64,
     pub(crate) driver_errors: AtomicU64,
     pub(crate) bad_frees: AtomicU64,
     pub(crate) zero_sizes: AtomicU64,
@@ -86,13 +88,23 @@ pub(crate) struct Device {
     pub(crate) open_pools: AtomicUsize,
     pub(crate) recorder: Mutex<Option<Recorder>>,
     raw: [Mutex<HashMap<u64, RawParts>>; RAW_SHARDS],
+    /// Bytes of a page; none over segments.
+    page_bytes: Option<u64>,
+    /// The books of paged backing; none over segments.
+    pub(crate) pages: Option<Mutex<Pages>>,
+    /// Whether frees are marked with events.
+    marks: AtomicBool,
+    /// Whether new lanes place requests as low as they can.
+    pub(crate) lowest_first: AtomicBool,
     /// Segments that the driver did not take back and that no lane can hold any more.
     orphans: Mutex<Vec<Detached>>,
     pub(crate) last_error: Mutex<Option<DriverError>>,
 }
 
 impl Device {
-    pub(crate) fn new(driver: Arc<dyn Driver>, settings: Settings) -> Self {
+    /// Paged where there are `pages`.
+    pub(crate) fn new(driver: Arc<dyn Driver>, settings: Settings, pages: Option<Pages>) -> Self {
+        let lowest_first = pages.is_some() && settings.slack == Some(0.0);
         Device {
             epoch: crate::fork::epoch(),
             granularity: driver.granularity(),
@@ -115,6 +127,10 @@ impl Device {
             open_pools: AtomicUsize::new(0),
             recorder: Mutex::new(None),
             raw: Default::default(),
+            page_bytes: pages.as_ref().map(|pages| pages.bytes),
+            pages: pages.map(Mutex::new),
+            marks: AtomicBool::new(false),
+            lowest_first: AtomicBool::new(lowest_first),
             orphans: Mutex::default(),
             last_error: Mutex::new(None),
         }
@@ -240,6 +256,20 @@ impl Device {
         self.settings.front && !capped && !self.front_stopped.load(Ordering::Relaxed)
     }
 
+    /// Whether frees are marked with events.
+    pub(crate) fn marks(&self) -> bool {
+        self.marks.load(Ordering::Relaxed)
+    }
+
+    /// Whether frees are marked with events from now on.
+    pub(crate) fn set_marks(&self, on: bool) {
+        if self.marks.swap(on, Ordering::Relaxed) != on {
+            for mut front in self.fronts() {
+                front.marks = on;
+            }
+        }
+    }
+
     /// Keeps no more freed blocks in front caches: where memory is to be held tightly, even the few they
     /// keep cost more than they save.
     pub(crate) fn stop_front_caches(&self) {
@@ -248,6 +278,11 @@ impl Device {
                 front.cached.enabled = false;
             }
         }
+    }
+
+    /// The number of the present step.
+    pub(crate) fn step(&self) -> u64 {
+        self.steps.load(Ordering::Relaxed)
     }
 
     /// Remembers an error that nobody is there to be told.
@@ -271,31 +306,56 @@ impl Device {
 
     /// A segment of `bytes` from the driver, if the cap allows it.
     pub(crate) fn reserve(&self, bytes: u64) -> Result<u64, DriverError> {
+        self.got(bytes, || self.driver.allocate(bytes))
+    }
+
+    /// What `get` gets of `bytes` from the driver, if the cap allows it; counted as reserved.
+    pub(crate) fn got<T>(
+        &self,
+        bytes: u64,
+        get: impl FnOnce() -> Result<T, DriverError>,
+    ) -> Result<T, DriverError> {
         if self.cap_room()? < bytes {
             return Err(DriverError::OutOfMemory { bytes });
         }
         self.reserved.lock().in_flight += bytes;
-        let answer = self.driver.allocate(bytes);
+        let answer = get();
         let mut reserved = self.reserved.lock();
         reserved.in_flight -= bytes;
-        let address = answer?;
+        let got = answer?;
         reserved.bytes += bytes;
         reserved.segments += 1;
         reserved.bytes_peak = reserved.bytes_peak.max(reserved.bytes);
         reserved.segments_peak = reserved.segments_peak.max(reserved.segments);
         bump(&self.totals.device_allocations);
         self.totals.reserved_bytes.fetch_add(bytes, Ordering::Relaxed);
-        Ok(address)
+        Ok(got)
+    }
+
+    /// `bytes` went back to the driver.
+    pub(crate) fn gave_back(&self, bytes: u64) {
+        let mut reserved = self.reserved.lock();
+        reserved.bytes -= bytes;
+        reserved.segments -= 1;
+        bump(&self.totals.device_frees);
+        self.totals.released_bytes.fetch_add(bytes, Ordering::Relaxed);
+    }
+
+    /// The books of paged backing.
+    pub(crate) fn pages(&self) -> &Mutex<Pages> {
+        self.pages.as_ref().expect("only paged lanes come here")
+    }
+
+    /// How a new lane begins, over virtual ranges.
+    pub(crate) fn paging(&self) -> Option<Paging> {
+        let page_bytes = self.page_bytes?;
+        Some(Paging { page_bytes, lowest_first: self.lowest_first.load(Ordering::Relaxed) })
     }
 
     /// Gives a segment back to the driver; it stays the caller's where that fails.
     pub(crate) fn release(&self, segment: &Detached) -> Result<(), DriverError> {
         self.driver.free(segment.address)?;
-        let mut reserved = self.reserved.lock();
-        reserved.bytes -= segment.size;
-        reserved.segments -= 1;
-        bump(&self.totals.device_frees);
-        self.totals.released_bytes.fetch_add(segment.size, Ordering::Relaxed);
+        self.gave_back(segment.size);
         Ok(())
     }
 
@@ -306,13 +366,14 @@ impl Device {
 
     /// Bytes in segments that the driver has yet to take back.
     pub(crate) fn orphaned_bytes(&self) -> u64 {
-        self.orphans.lock().iter().map(|s| s.size).sum()
+        let paged = self.pages.as_ref().map_or(0, |p| p.lock().outside_bytes());
+        self.orphans.lock().iter().map(|s| s.size).sum::<u64>() + paged
     }
 
     /// Tries again to give back what the driver refused: segments and events. Bytes of the segments.
     pub(crate) fn release_orphans(&self) -> Result<u64, DriverError> {
+        let mut bytes = self.release_orphan_pages()?;
         let events = self.pending.lock().retry_releases(&*self.driver);
-        let mut bytes = 0;
         loop {
             let Some(segment) = self.orphans.lock().pop() else { return events.map(|()| bytes) };
             if let Err(error) = self.release(&segment) {

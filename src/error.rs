@@ -137,6 +137,8 @@ pub enum BuildError {
     BadSlack(f64),
     /// The device's granularity is not a power of two of at least 512 bytes.
     BadGranularity(u64),
+    /// Paged backing was asked for on a device without virtual memory.
+    NoVirtualMemory,
     /// An allocator is installed for the device already.
     AlreadyInstalled {
         /// Number of the device.
@@ -163,6 +165,9 @@ impl fmt::Display for BuildError {
             BuildError::BadGranularity(g) => {
                 write!(f, "granularity {g} is not a power of two of at least 512 bytes")
             }
+            BuildError::NoVirtualMemory => f.write_str(
+                "the device cannot map memory page by page: choose backing segments, or auto",
+            ),
             BuildError::AlreadyInstalled { device } => {
                 write!(
                     f,

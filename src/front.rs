@@ -255,6 +255,8 @@ pub(crate) struct Front {
     pub(crate) observed: bool,
     /// Whether cached bytes are capped.
     pub(crate) caps_cached: bool,
+    /// Whether frees are marked with events.
+    pub(crate) marks: bool,
     /// The pool it serves; none while the lane is vacant.
     pub(crate) pool: Option<Arc<PoolCore>>,
 }
@@ -272,6 +274,7 @@ impl Front {
             recording: false,
             observed: false,
             caps_cached: false,
+            marks: false,
             pool: None,
         }
     }
@@ -284,6 +287,7 @@ impl Front {
             recording: pool.device.is_recording(),
             observed: pool.device.is_recording() || pool.device.settings.sites,
             caps_cached: pool.device.settings.cached_bytes_cap.is_some(),
+            marks: pool.device.marks(),
             pool: Some(pool),
             ..Front::vacant()
         }

@@ -30,6 +30,9 @@ impl PoolCore {
         if let Some(allocation) = self.place(request, request.lane.twin.both())? {
             return Ok(allocation);
         }
+        if self.device.pages.is_some() {
+            return self.slow_paged(request);
+        }
         let _growing = request.lane.growing.lock();
         if let Some(allocation) = self.place(request, request.lane.twin.both())? {
             return Ok(allocation);
@@ -52,7 +55,7 @@ impl PoolCore {
     }
 
     /// Asking for memory would spoil the capture: better an error of our own.
-    fn refuse_while_capturing(&self, request: &Request) -> Result<(), AllocError> {
+    pub(crate) fn refuse_while_capturing(&self, request: &Request) -> Result<(), AllocError> {
         match self.device.is_capturing()? {
             Some(stream) => Err(AllocError::Capturing { stream, bytes: request.ask.bytes }),
             None => Ok(()),

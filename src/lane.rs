@@ -4,7 +4,7 @@
 //! stream, so that a handle may point at its lane without counting references.
 use crate::driver::StreamId;
 use crate::front::{Front, Whereabouts};
-use crate::heap::{CutAt, Heap, Wrong};
+use crate::heap::{CutAt, Heap, HoleWant, Rule, Wrong};
 use crate::pool::PoolCore;
 use crate::returned::Returned;
 use crate::settings::Settings;
@@ -19,8 +19,15 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 #[derive(Default)]
 pub(crate) struct Books {
     pub(crate) heap: Heap,
+    /// Whether requests go to the lowest place that can hold them, whether or not it is mapped.
+    pub(crate) lowest_first: bool,
+    /// The tick of the heap at which the next event is due, where frees are marked.
+    next_mark: u64,
     bands: [Option<BandPolicy>; BANDS_MAX],
 }
+
+/// Frees between two marks.
+const MARK_FREES: u64 = 32;
 
 struct BandPolicy {
     policy: Direct,
@@ -93,6 +100,63 @@ impl Books {
         }
     }
 
+    /// Whether enough was freed since the last mark for another one; then that one counts as made.
+    #[cold]
+    pub(crate) fn is_mark_due(&mut self) -> bool {
+        let tick = self.heap.tick();
+        let due = tick >= self.next_mark;
+        if due {
+            self.next_mark = tick + MARK_FREES;
+        }
+        due
+    }
+
+    /// Whether an answer is passed over for a lower place that is not mapped.
+    fn has_lower_place(&self, want: &Want, block: BlockId, skip: u64) -> bool {
+        if !self.lowest_first {
+            return false;
+        }
+        let Band { index, size, .. } = want.band;
+        let want = HoleWant { band: index, size, align: want.align, rule: Rule::Lowest };
+        self.heap.has_lower_hole(&want, block, skip)
+    }
+
+    /// The pages from `address` on have memory now.
+    pub(crate) fn map_pages(
+        &mut self,
+        address: u64,
+        bytes: u64,
+        band: u8,
+        settings: &Settings,
+    ) -> FreeBlock {
+        let freed = self.heap.map_pages(address, bytes);
+        let entry = self.band(band, settings).expect("the band was checked when it was asked for");
+        entry.policy.freed(&freed);
+        freed.result
+    }
+
+    /// Whole pages of free block `id` are to have no memory any more; whether they were free.
+    pub(crate) fn unmap_pages(&mut self, id: BlockId, address: u64, bytes: u64, band: u8) -> bool {
+        let Ok(cut) = self.heap.unmap_pages(id, address, bytes) else { return false };
+        if let Some(entry) = &mut self.bands[band as usize] {
+            entry.policy.unmapped(&cut);
+        }
+        true
+    }
+
+    /// Cuts `want` out of a free block at `address`, where that can be.
+    pub(crate) fn cut_at(&mut self, address: u64, want: &Want) -> Option<FreeBlock> {
+        let block = self.heap.free_at(address)?;
+        let skip = address.checked_sub(block.address)?;
+        let (size, band) = (want.band.size, want.band.index);
+        let at = CutAt { block: block.id, skip, take: size, size, align: want.align, band };
+        let cut = self.heap.cut(at).ok()?;
+        if let Some(entry) = &mut self.bands[band as usize] {
+            entry.policy.taken(&cut);
+        }
+        Some(cut.taken())
+    }
+
     /// Enters a segment from the driver or from another lane.
     pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) -> FreeBlock {
         let freed = self.heap.add_segment(segment.address, segment.size, segment.band);
@@ -137,6 +201,13 @@ pub(crate) struct Detached {
     pub(crate) band: u8,
 }
 
+/// How a lane over virtual ranges begins.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Paging {
+    pub(crate) page_bytes: u64,
+    pub(crate) lowest_first: bool,
+}
+
 /// Front and books of a lane, held.
 pub(crate) type LaneGuard<'a> = Both<'a, Front, Books>;
 /// The front of a lane, held.
@@ -176,7 +247,7 @@ impl Lane {
     }
 
     /// A vacant lane, bound to `stream` with a fresh front.
-    pub(crate) fn bind(stream: StreamId, front: Front) -> &'static Lane {
+    pub(crate) fn bind(stream: StreamId, front: Front, paging: Option<Paging>) -> &'static Lane {
         // A lane of the parent's may be locked for ever in a forked child.
         let epoch = crate::fork::epoch();
         let found = vacant().and_then(|mut vacant| {
@@ -187,7 +258,15 @@ impl Lane {
         lane.epoch.store(epoch, Ordering::Relaxed);
         lane.stream.store(stream.0, Ordering::Relaxed);
         lane.returned.reopen();
-        *lane.twin.front() = front;
+        {
+            let mut both = lane.twin.both();
+            let (own, books) = both.parts();
+            *own = front;
+            if let Some(Paging { page_bytes, lowest_first }) = paging {
+                books.heap.set_page(page_bytes);
+                books.lowest_first = lowest_first;
+            }
+        }
         lane
     }
 
@@ -271,9 +350,15 @@ pub(crate) fn place_plainly(
         return None;
     };
     let waiting = front.cached.bytes() > 0 || !front.deferred.is_empty();
-    if waiting && books.heap.is_whole(block) {
+    if waiting && books.heap.touches_idle(block, skip, take) {
         return None;
     }
+    if books.lowest_first
+        && books.has_lower_place(&Want { band, align: GRAIN, fresh: None }, block, skip)
+    {
+        return None;
+    }
+    let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
     let (size, index) = (band.size, band.index);
     let cut = books.heap.cut(CutAt { block, skip, take, size, align: GRAIN, band: index }).ok()?;
     entry.policy.taken(&cut);
@@ -297,7 +382,7 @@ pub(crate) fn place(
     let mut answer = books.answer(want, settings)?;
     if front.cached.bytes() > 0 || !front.deferred.is_empty() {
         let touches_idle = match answer {
-            Place::Reuse { block, .. } => books.heap.is_whole(block),
+            Place::Reuse { block, skip, take } => books.heap.touches_idle(block, skip, take),
             Place::Grow { .. } => true,
         };
         if touches_idle {
@@ -307,6 +392,9 @@ pub(crate) fn place(
     }
     let (size, band) = (want.band.size, want.band.index);
     let (block, skip, take) = match answer {
+        Place::Reuse { block, skip, .. } if books.has_lower_place(want, block, skip) => {
+            return Ok(None);
+        }
         Place::Reuse { block, skip, take } => (block, skip, take),
         Place::Grow { .. } => match want.fresh {
             Some(block) => (block.id, block.skip_to(want.align), size),

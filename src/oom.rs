@@ -19,6 +19,10 @@ pub enum Stage {
     Driver,
     /// All idle segments were released.
     Release,
+    /// Idle pages were moved to where the request goes.
+    Steal,
+    /// Work that may still use idle pages was waited for.
+    WaitPages,
     /// The block that had waited longest for another stream was waited for.
     Wait,
 }
@@ -89,7 +93,7 @@ pub struct OomReport {
     pub free_blocks: usize,
     /// Bytes in free blocks.
     pub free_block_bytes: u64,
-    /// The largest request this stream could be given now.
+    /// The largest request this stream could be given now; over pages perhaps a little more.
     pub fits_now: u64,
     /// The largest request this stream could be given after an `empty_cache`.
     pub fits_after_trim: u64,
@@ -104,9 +108,9 @@ pub struct OomReport {
 pub enum Fit {
     /// From cached memory, with no driver call.
     Cached,
-    /// By a new segment from the driver.
+    /// By more memory from the driver.
     Growing,
-    /// After idle segments are released to the driver.
+    /// After idle segments are released to the driver, or idle pages moved.
     Releasing,
     /// Perhaps, after waiting for blocks that other streams still use.
     Waiting,
@@ -142,6 +146,8 @@ impl PoolCore {
         let reserved = device.reserved.lock().bytes;
         let room = device.cap_room().unwrap_or(0);
         let device_free = info.map(|i| i.free);
+        // Idle pages go where they are needed without a trim.
+        let moved = if device.pages.is_some() { free.releasable } else { 0 };
         let growable = |extra: u64| {
             let bytes = device_free.unwrap_or(0).saturating_add(extra);
             bytes.min(room.saturating_add(extra)) / device.granularity * device.granularity
@@ -165,7 +171,7 @@ impl PoolCore {
             largest_free_block: free.largest,
             free_blocks: free.count,
             free_block_bytes: free.bytes,
-            fits_now: free.largest_own.max(growable(0)),
+            fits_now: free.largest_own.max(growable(moved)),
             fits_after_trim: free.largest_own.max(growable(free.releasable)),
             top_tags,
             stages,
@@ -190,6 +196,10 @@ impl PoolCore {
                 }
             }
             free.releasable += books.heap.idle_bytes();
+            free.releasable += books.heap.idle_runs().map(|run| run.bytes).sum::<u64>();
+        }
+        if let Some(pages) = &self.device.pages {
+            free.releasable += pages.lock().bank_bytes();
         }
         free
     }

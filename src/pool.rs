@@ -9,7 +9,7 @@ use crate::lane::Lane;
 use crate::trim::Trimmed;
 use parking_lot::Mutex;
 use std::fmt;
-use std::sync::atomic::Ordering;
+use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
 
 /// Slots of the first table of lanes; each further one has eight times as many.
@@ -68,6 +68,8 @@ pub(crate) struct PoolCore {
     table: LaneTable,
     /// Taken to make a lane, and to close the pool.
     lanes: Mutex<Vec<&'static Lane>>,
+    /// Whether pages of the pool stay where they are.
+    pub(crate) keeps_pages: AtomicBool,
 }
 
 impl PoolCore {
@@ -77,6 +79,7 @@ impl PoolCore {
             name: name.to_string(),
             table: LaneTable::new(FIRST_TABLE),
             lanes: Mutex::default(),
+            keeps_pages: AtomicBool::new(false),
         });
         if pool.is_forked() {
             return pool;
@@ -115,7 +118,7 @@ impl PoolCore {
         if let Some(lane) = self.table.find(stream) {
             return Ok(lane);
         }
-        let lane = Lane::bind(stream, Front::new(self.clone()));
+        let lane = Lane::bind(stream, Front::new(self.clone()), self.device.paging());
         self.device.add_lane(lane);
         lanes.push(lane);
         self.table.enter(stream, lane);
@@ -214,6 +217,12 @@ impl Pool {
     /// As [`crate::Allocator::empty_cache`].
     pub fn empty_cache(&self) -> Result<Trimmed, AllocError> {
         self.core().empty_cache()
+    }
+
+    /// Says that a captured graph uses addresses of this pool: its pages stay where they are, idle or not,
+    /// until the pool is gone or this is taken back. Segments never move under a block anyway.
+    pub fn keep_pages(&self, keep: bool) {
+        self.core().keeps_pages.store(keep, Ordering::Relaxed);
     }
 
     /// Bytes in blocks that callers hold now.

@@ -1,5 +1,6 @@
 //! How an allocator was asked to behave; plain data, checked when the allocator is built.
-use crate::policies::{Direct, PolicySpec};
+use crate::driver::HandleFlags;
+use crate::policies::{BlockId, Direct, FreeBlock, Policy, PolicySpec};
 use std::fmt;
 use std::sync::Arc;
 
@@ -50,6 +51,21 @@ impl Cap {
     }
 }
 
+/// Where blocks get their memory.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub enum Backing {
+    /// [`Backing::Paged`] where the device can do it and the policy keeps idle memory at all,
+    /// [`Backing::Segments`] elsewhere.
+    #[default]
+    Auto,
+    /// Segments, each got from the driver with one call and given back whole.
+    Segments,
+    /// Virtual ranges whose pages get memory when a block needs them, and lose it to other places while
+    /// no block does.
+    Paged,
+}
+
 /// Makes one instance of the policy.
 pub(crate) type MakePolicy = Arc<dyn Fn() -> Direct + Send + Sync>;
 
@@ -66,11 +82,23 @@ pub(crate) struct Settings {
     pub(crate) slack: Option<f64>,
     pub(crate) cached_bytes_cap: Option<u64>,
     pub(crate) cap: Option<Cap>,
+    pub(crate) backing: Backing,
+    /// Devices that may use the memory beside its own.
+    pub(crate) peers: Vec<u32>,
+    pub(crate) handle_flags: HandleFlags,
+    /// Modelled driver time that moving pages may take in a step, in nanoseconds.
+    pub(crate) step_budget_ns: u64,
 }
 
 impl Settings {
     pub(crate) fn policy(&self) -> Direct {
         (self.make_policy)()
+    }
+
+    /// Whether the policy keeps idle segments.
+    pub(crate) fn keeps_segments(&self) -> bool {
+        let (id, address, offset, size) = (BlockId(0), 1 << 30, 0, 1 << 30);
+        self.policy().keeps(FreeBlock { id, address, offset, size })
     }
 
     pub(crate) fn by_spec(spec: PolicySpec) -> (MakePolicy, String) {
@@ -88,6 +116,7 @@ impl fmt::Debug for Settings {
             .field("slack", &self.slack)
             .field("cached_bytes_cap", &self.cached_bytes_cap)
             .field("cap", &self.cap)
+            .field("backing", &self.backing)
             .finish_non_exhaustive()
     }
 }

@@ -38,7 +38,7 @@ pub struct Stats {
     pub allocations: Stat,
     /// Number of blocks handed out or waiting.
     pub active_blocks: Stat,
-    /// Number of ranges held from the driver.
+    /// Number of segments, or of physical pages, held from the driver.
     pub segments: Stat,
     /// Blocks of up to 1 MiB: bytes now, total, freed (no peak is kept).
     pub small_allocated_bytes: Stat,
@@ -54,9 +54,9 @@ pub struct Stats {
     pub num_alloc_retries: u64,
     /// Requests that failed for want of memory.
     pub num_ooms: u64,
-    /// Segments asked of the driver with success.
+    /// Segments or pages asked of the driver with success.
     pub num_device_alloc: u64,
-    /// Segments given back to the driver.
+    /// Segments or pages given back to the driver.
     pub num_device_free: u64,
     /// Times a thread waited for the device.
     pub num_host_waits: u64,
@@ -64,6 +64,8 @@ pub struct Stats {
     pub num_stream_waits: u64,
     /// Idle segments moved from one stream to another.
     pub num_segments_moved: u64,
+    /// Idle pages moved to another place.
+    pub num_pages_moved: u64,
     /// Driver errors that no call could return.
     pub num_driver_errors: u64,
     /// Frees of what was not live; nothing was done.
@@ -160,6 +162,7 @@ impl Stats {
         self.num_host_waits = load(&totals.host_waits);
         self.num_stream_waits = load(&totals.stream_waits);
         self.num_segments_moved = load(&totals.segments_moved);
+        self.num_pages_moved = load(&totals.pages_moved);
         self.num_driver_errors = load(&totals.driver_errors);
         self.num_bad_frees = load(&totals.bad_frees);
         self.num_zero_sizes = load(&totals.zero_sizes);
@@ -201,6 +204,7 @@ impl Stats {
             ("aquifer.host_waits", self.num_host_waits),
             ("aquifer.stream_waits", self.num_stream_waits),
             ("aquifer.segments_moved", self.num_segments_moved),
+            ("aquifer.pages_moved", self.num_pages_moved),
             ("aquifer.driver_errors", self.num_driver_errors),
             ("aquifer.bad_frees", self.num_bad_frees),
             ("aquifer.zero_sizes", self.num_zero_sizes),

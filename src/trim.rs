@@ -51,7 +51,7 @@ struct Idle {
 
 impl PoolCore {
     /// The pools meant, oldest first.
-    fn among(self: &Arc<Self>, among: Among) -> Vec<Arc<PoolCore>> {
+    pub(crate) fn among(self: &Arc<Self>, among: Among) -> Vec<Arc<PoolCore>> {
         match among {
             Among::ThisPool => vec![self.clone()],
             Among::AllPools => {
@@ -98,6 +98,14 @@ impl PoolCore {
         match self.device.release_orphans() {
             Ok(bytes) => released.released_bytes += bytes,
             Err(error) => released.error = Some(error),
+        }
+        if self.device.pages.is_some() {
+            let missing = bytes.saturating_sub(released.released_bytes);
+            let paged = self.release_pages(missing, among);
+            released.released_bytes += paged.released_bytes;
+            released.released_segments += paged.released_segments;
+            released.error = released.error.or(paged.error);
+            return released;
         }
         for idle in choose(self.idle(among), bytes) {
             if released.released_bytes >= bytes {
@@ -233,11 +241,11 @@ impl PoolCore {
     }
 
     /// Gives back what is idle in a closing lane, and ends the lane if it holds nothing for anybody.
-    pub(crate) fn retire_if_empty(&self, lane: &'static Lane) {
+    pub(crate) fn retire_if_empty(self: &Arc<Self>, lane: &'static Lane) {
         let is_capturing = self.device.is_capturing();
         let mut both = lane.twin.both();
         let (front, books) = both.parts();
-        let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, self));
+        let ours = front.pool.as_deref().is_some_and(|p| std::ptr::eq(p, &**self));
         if !ours || !lane.returned.is_closing() {
             return;
         }
@@ -248,15 +256,23 @@ impl PoolCore {
         segments.extend(idle.into_iter().filter_map(|(id, band)| books.detach(id, band)));
         let last = (front.counters.now[ACTIVE_BLOCKS] == 0)
             .then(|| (std::mem::take(&mut front.counters), front.pool.take()));
+        let ranges = books.heap.mapped_ranges();
         drop(both);
         if let Some((mut counters, keep_alive)) = last {
+            let stream = lane.stream();
             self.forget_lane(lane);
             self.device.remove_lane(lane, &mut counters);
+            self.abandon(lane, stream, ranges);
             lane.unbind();
             self.release_or_keep(lane, segments, is_capturing);
             drop(keep_alive);
         } else {
             self.release_or_keep(lane, segments, is_capturing);
+            // Under a capture the pages wait for the pool's next free.
+            if !ranges.is_empty() && is_capturing == Ok(None) {
+                let released = self.release_idle(u64::MAX, Among::ThisPool);
+                released.error.into_iter().for_each(|error| self.device.note(error));
+            }
         }
     }
 

@@ -18,7 +18,7 @@ use crate::warmup::warmup_end;
 /// Replay recorded allocation traces through allocation policies, on a simulated device.
 ///
 /// In the table, ratio is peak reserved / peak live, frag is 1 - live / reserved, and allocs/frees are
-/// segments got from the driver and given back. "after warm-up" counts driver calls of all kinds from
+/// segments or pages got from the driver and given back. "after warm-up" counts driver calls of all kinds from
 /// the mark after the first training step that follows validation on, or from a quarter of the trace
 /// on. "driver ms" is the modelled time in the driver, at the usual cost of each call and at the lowest
 /// and highest found. ns/op is the processor time of the replay. Runs are on one device of 80 GiB

@@ -93,7 +93,7 @@ fn cells(row: &ReplayRow) -> [String; HEAD.len()] {
         Readable(row.peak_reserved_bytes).to_string(),
         row.ratio().map_or("-".into(), |ratio| format!("{ratio:.3}")),
         format!("{:.1} %", row.fragmentation * 100.0),
-        format!("{}/{}", calls("allocate"), calls("free")),
+        format!("{}/{}", calls("allocate") + calls("create"), calls("free") + calls("release")),
         row.driver_calls_after_warmup.to_string(),
         format!("{} ({low_high})", ms(row.modelled_driver_ns)),
         row.host_waits.to_string(),

@@ -9,7 +9,7 @@ use std::time::Duration;
 use aquifer::driver::StreamId;
 use aquifer::driver::sim::{CallCounts, Device, Sim, Work};
 use aquifer::trace::{Op, Slot, ThreadIndex, Trace};
-use aquifer::{AllocError, Allocation, Allocator};
+use aquifer::{AllocError, Allocation, Allocator, Backing};
 use cpu_time::ThreadTime;
 
 use crate::engine::{EngineError, Setup};
@@ -79,6 +79,11 @@ fn play_on_threads<I: Iterator<Item = Op> + Send>(run: Run<I>, threads: usize) -
     })
 }
 
+/// What a backing's name means.
+fn backing(name: &str) -> Backing {
+    if name == "segments" { Backing::Segments } else { Backing::Paged }
+}
+
 /// A run under way.
 struct Run<'a, I> {
     ops: I,
@@ -104,7 +109,9 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
         let sim = Sim::builder().capacity(world.capacity_bytes).granularity(GRANULARITY).build();
         let sim = sim.map_err(|error| EngineError::BadSetup(error.to_string()))?;
         let device = sim.device(0).expect("a machine has a first device");
-        let mut builder = Allocator::builder(device.clone()).policy(&world.setup.policy);
+        let mut builder = Allocator::builder(device.clone())
+            .policy(&world.setup.policy)
+            .backing(backing(&world.setup.backing));
         if let Some(slack) = world.setup.slack {
             builder = builder.slack(slack);
         }

@@ -33,7 +33,7 @@ impl Engine for Simulated {
     }
 
     fn backings(&self) -> &[&'static str] {
-        &["segments"]
+        &["paged", "segments"]
     }
 
     fn replay(

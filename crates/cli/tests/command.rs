@@ -26,7 +26,7 @@ fn a_wrong_command_line_ends_with_two_and_says_what_would_be_right() {
         ),
         (&["replay", "--policy", "bins:grow=much"], "expected grow=a share"),
         (&["replay", "--policy", ""], "unknown policy ``"),
-        (&["replay", "--backing", "pages"], "unknown backing `pages`: expected one of segments"),
+        (&["replay", "--backing", "pages"], "unknown backing `pages`: expected one of paged"),
         (&["replay", "--capacity", "3TiB"], "a capacity of 3298534883328 bytes, not 1 to 2^41"),
     ] {
         let output = aquifer(arguments);

@@ -91,7 +91,7 @@ fn a_row_has_every_field_and_they_agree() {
     for calls in ["driver_calls", "driver_calls_at_min_capacity"] {
         let kinds = row[calls].as_object().unwrap();
         assert!(Call::ALL.iter().all(|call| kinds.contains_key(call.name())), "{kinds:?}");
-        assert!(kinds["allocate"].as_u64() > Some(0));
+        assert!(kinds["create"].as_u64() > Some(0));
     }
     let [low, default, high] =
         ["_low", "", "_high"].map(|end| int(&row, &format!("modelled_driver_ns{end}")));
@@ -137,7 +137,7 @@ fn repeats_change_no_figure_of_memory() {
 fn options_of_a_policy_are_obeyed() {
     let segment = File::with("grow.trace", "a 1 5 0\nf 1\n");
     for (policy, bytes) in [("first-fit:floor=64MiB,grow=0", 64 << 20), ("never-cache", 2 << 20)] {
-        let row = row(&[segment.path(), "--policy", policy]);
+        let row = row(&[segment.path(), "--policy", policy, "--backing", "segments"]);
         assert_eq!((int(&row, "peak_reserved_bytes"), &row["policy"]), (bytes, &policy.into()));
     }
 }
@@ -198,7 +198,7 @@ fn work_that_lags_delays_reuse_by_another_stream() {
 fn frees_wait_for_work_that_lags() {
     let trace = File::with("wait.trace", "a 1 512 0\nf 1\ne\na 2 512 3\nf 2\ne\n");
     for (lag, waits) in [("0", 0), ("256", 2)] {
-        let row = row(&["--lag", lag, trace.path()]);
+        let row = row(&["--lag", lag, "--backing", "segments", trace.path()]);
         assert_eq!((int(&row, "host_waits"), &row["driver_calls"]["free"]), (waits, &2.into()));
     }
 }

@@ -1,0 +1,372 @@
+//! The hub's slow path over virtual ranges: a place for the request, pages for the place.
+//!
+//! The pages' lock is held from the choice of a place to the entry of its pages: nobody else maps or
+//! unmaps meanwhile. Blocks come and go freely, so a chosen place may be taken when its pages are there;
+//! then another one is chosen.
+use crate::allocation::Allocation;
+use crate::cache::Request;
+use crate::counters::ACTIVE;
+use crate::device::bump;
+use crate::driver::{DriverError, HandleId};
+use crate::error::AllocError;
+use crate::heap::{Hole, HoleWant, Rule};
+use crate::lane::{Want, flush, place};
+use crate::oom::{Stage, Stages};
+use crate::pages::Pages;
+use crate::pool::PoolCore;
+use crate::steal::Keep;
+use std::sync::Arc;
+use std::sync::atomic::Ordering;
+
+/// Slack over pages unless told otherwise: a twentieth of the peak in use.
+pub(crate) const SLACK: f64 = 0.05;
+/// A first range has this many times the device's memory in addresses.
+const RANGE_OF_TOTAL: u64 = 2;
+/// All ranges together have at most this many times the device's memory; each new one at most a
+/// sixteenth of what is left of that.
+const RANGES_OF_TOTAL: u64 = 64;
+const RANGE_SHARE: u64 = 16;
+/// A range has room for at least this many requests like the one it is made for.
+const RANGE_REQUESTS: u64 = 4;
+
+/// From this step on a program is taken to be past its start: what it needs beyond that is asked for
+/// with a thirty-second of all pages more, so that later steps find it mapped.
+const LATE_STEP: u64 = 3;
+const AHEAD_SHARE: u64 = 32;
+
+/// A request on its way, and what was tried for it.
+struct Job<'a> {
+    request: &'a Request,
+    stages: Stages,
+    /// The driver or the cap has refused.
+    is_refused: bool,
+    /// There were not enough pages for the lowest place: now the one that needs the fewest.
+    wants_fewest: bool,
+}
+
+/// What came of looking for a place.
+enum Spot {
+    Placed(Allocation),
+    /// Here it would go if pages were mapped.
+    Hole(Hole),
+    /// There are no addresses for it.
+    Nowhere,
+}
+
+impl PoolCore {
+    /// Serves `request` in a lane with virtual ranges.
+    pub(crate) fn slow_paged(
+        self: &Arc<Self>,
+        request: &Request,
+    ) -> Result<Allocation, AllocError> {
+        let _growing = request.lane.growing.lock();
+        if let Some(allocation) = self.place(request, request.lane.twin.both())? {
+            return Ok(allocation);
+        }
+        self.refuse_while_capturing(request)?;
+        let stages = Stages::default();
+        let mut job = Job { request, stages, is_refused: false, wants_fewest: false };
+        loop {
+            let mut pages = self.device.pages().lock();
+            if let Err(error) = self.device.unstick(&mut pages) {
+                self.device.note(error);
+            }
+            match self.spot(&job, &mut pages)? {
+                Spot::Placed(allocation) => return Ok(allocation),
+                Spot::Hole(mut hole) => {
+                    if self.fill(&mut job, &mut hole, &mut pages)? {
+                        match self.enter_pages(request, &hole) {
+                            Some(allocation) => return Ok(allocation),
+                            None => continue,
+                        }
+                    }
+                }
+                Spot::Nowhere => {}
+            }
+            if !job.is_refused {
+                job.is_refused = true;
+                bump(&self.device.totals.retries);
+                self.tighten(&mut pages);
+                drop(pages);
+                if let Err(error) = self.device.release_orphans() {
+                    self.device.note(error);
+                }
+                continue;
+            }
+            if !std::mem::replace(&mut job.wants_fewest, true) {
+                continue;
+            }
+            drop(pages);
+            if !self.wait_for_one()? {
+                bump(&self.device.totals.ooms);
+                return Err(AllocError::OutOfMemory(Box::new(self.report(request, job.stages))));
+            }
+            job.wants_fewest = false;
+            job.stages.note(Stage::Wait, 0);
+        }
+    }
+
+    /// Memory is short: from now on every request goes as low as it can.
+    fn tighten(&self, pages: &mut Pages) {
+        pages.budget.fall();
+        self.device.stop_front_caches();
+        if !self.device.lowest_first.swap(true, Ordering::Relaxed) {
+            for (_, mut both) in self.device.boths() {
+                both.parts().1.lowest_first = true;
+            }
+        }
+    }
+
+    /// Places the request, or says where it would go.
+    fn spot(self: &Arc<Self>, job: &Job<'_>, pages: &mut Pages) -> Result<Spot, AllocError> {
+        let request = job.request;
+        loop {
+            let mut both = request.lane.twin.both();
+            let (front, books) = both.parts();
+            let mut gone = Vec::new();
+            flush(front, books, &mut gone);
+            let want = Want { band: request.band, align: request.align, fresh: None };
+            let placed = place(front, books, &want, &self.device.settings, &mut gone);
+            if let Some(taken) = placed.map_err(|wrong| self.bad_policy(wrong))? {
+                return Ok(Spot::Placed(self.hand_out_placed(request, front, &taken)));
+            }
+            let is_lowest = books.lowest_first && !job.wants_fewest;
+            let rule = if is_lowest { Rule::Lowest } else { Rule::FewestPages };
+            let (size, align, band) = (request.band.size, request.align, request.band.index);
+            let wanted = HoleWant { band, size, align, rule };
+            let mapped = if job.is_refused { books.heap.free_for(&wanted) } else { None };
+            let hole = mapped.or_else(|| books.heap.hole_for(&wanted));
+            drop(both);
+            if let Some(hole) = hole {
+                return Ok(Spot::Hole(hole));
+            }
+            if !self.add_range(request, pages)? {
+                return Ok(Spot::Nowhere);
+            }
+        }
+    }
+
+    /// Gets addresses for requests like this one; false where there are none.
+    fn add_range(&self, request: &Request, pages: &mut Pages) -> Result<bool, AllocError> {
+        let device = &self.device;
+        let page = pages.bytes;
+        let total = device.driver.memory_info()?.total;
+        // One page is never mapped; the request may have to be aligned.
+        let whole = |bytes: u64| bytes.checked_next_multiple_of(page);
+        let least = request.band.size.saturating_add(request.align).saturating_add(2 * page);
+        let Some(least) = whole(least) else { return Ok(false) };
+        let left = (RANGES_OF_TOTAL.saturating_mul(total)).saturating_sub(pages.reserved_addresses);
+        let usual = (RANGE_OF_TOTAL.saturating_mul(total)).min(left / RANGE_SHARE);
+        let wanted = usual.max(least.saturating_mul(RANGE_REQUESTS));
+        let mut bytes = whole(wanted).unwrap_or(least).max(least);
+        loop {
+            match device.driver.reserve(bytes) {
+                Ok(address) => {
+                    pages.reserved_addresses += bytes;
+                    let mut both = request.lane.twin.both();
+                    both.parts().1.heap.add_range(address, bytes, request.band.index);
+                    return Ok(true);
+                }
+                Err(DriverError::OutOfMemory { .. }) if bytes > least => {
+                    bytes = whole(bytes / 2).unwrap_or(least).max(least);
+                }
+                Err(DriverError::OutOfMemory { .. }) => return Ok(false),
+                Err(error) => return Err(error.into()),
+            }
+        }
+    }
+
+    /// Gets pages for `hole` and maps them; false where there are not enough.
+    fn fill(
+        self: &Arc<Self>,
+        job: &mut Job<'_>,
+        hole: &mut Hole,
+        pages: &mut Pages,
+    ) -> Result<bool, AllocError> {
+        if hole.runs.iter().any(|r| pages.is_stuck(r.0, r.1)) {
+            return Ok(false);
+        }
+        pages.budget.request(self.device.step());
+        self.look_ahead(job, hole, pages);
+        let needed = (hole.bytes() / pages.bytes) as usize;
+        self.gather(job, hole, needed, pages)?;
+        if pages.bank.len() < needed {
+            return Ok(false);
+        }
+        for (done, &(address, bytes)) in hole.runs.iter().enumerate() {
+            let count = (bytes / pages.bytes) as usize;
+            let handles = pages.bank.split_off(pages.bank.len() - count);
+            if let Err(error) = self.map_run(address, handles, pages) {
+                self.enter_runs(job.request, &hole.runs[..done]);
+                return Err(error.into());
+            }
+        }
+        Ok(true)
+    }
+
+    /// Lets the last run of `hole` go on, if the program is late to grow and slack allows it.
+    fn look_ahead(&self, job: &Job<'_>, hole: &mut Hole, pages: &mut Pages) {
+        if job.is_refused || self.device.step() < LATE_STEP {
+            return;
+        }
+        let room = self.pages_within_slack(job.request, pages) as u64 * pages.bytes;
+        let Some(room) = room.checked_sub(hole.bytes()) else { return };
+        let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
+        if let Some(last) = hole.runs.last_mut() {
+            last.1 += share.min(room).min(hole.more);
+        }
+    }
+
+    /// Brings the bank up to `needed` pages if it can.
+    fn gather(
+        self: &Arc<Self>,
+        job: &mut Job<'_>,
+        hole: &Hole,
+        needed: usize,
+        pages: &mut Pages,
+    ) -> Result<(), AllocError> {
+        let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
+        if lacks(pages) == 0 {
+            return Ok(());
+        }
+        let keep = Keep::new(job.request, hole, pages.bytes);
+        let stages = &mut job.stages;
+        if !job.is_refused {
+            if self.creatable(pages) < lacks(pages) {
+                // As if refused: what there is must come together first.
+                stages.note(Stage::Driver, 0);
+                return Ok(());
+            }
+            let room = self.pages_within_slack(job.request, pages);
+            self.create(lacks(pages).min(room), stages, pages)?;
+            if lacks(pages) == 0 {
+                return Ok(());
+            }
+            self.steal(&keep, lacks(pages), 0, stages, pages);
+            while lacks(pages) > 0
+                && pages.budget.may_wait()
+                && self.wait_for_pages(&keep, lacks(pages), stages, pages)?
+            {
+                self.steal(&keep, lacks(pages), 0, stages, pages);
+            }
+            return self.create(lacks(pages), stages, pages);
+        }
+        loop {
+            // Nothing is moved or got for a request that would fail all the same.
+            let creatable = self.creatable(pages);
+            let least = lacks(pages).saturating_sub(creatable);
+            self.steal(&keep, lacks(pages), least, stages, pages);
+            if lacks(pages) <= creatable {
+                self.create(lacks(pages), stages, pages)?;
+            } else {
+                stages.note(Stage::Driver, 0);
+            }
+            if lacks(pages) == 0 || !self.wait_for_pages(&keep, lacks(pages), stages, pages)? {
+                return Ok(());
+            }
+        }
+    }
+
+    /// How many pages the driver and the cap would still give, as far as they say.
+    fn creatable(&self, pages: &Pages) -> usize {
+        let device = &self.device;
+        let free = device.driver.memory_info().map_or(u64::MAX, |info| info.free);
+        let room = device.cap_room().unwrap_or(u64::MAX);
+        (free.min(room) / pages.bytes) as usize
+    }
+
+    /// How many pages may be asked for before others are moved.
+    fn pages_within_slack(&self, request: &Request, pages: &mut Pages) -> usize {
+        let device = &self.device;
+        let in_use = device.now()[ACTIVE].saturating_add(request.band.size);
+        let peak = device.peaks()[ACTIVE].max(in_use);
+        let slack = device.settings.slack.unwrap_or(SLACK);
+        let rise = pages.budget.rise(device.settings.step_budget_ns);
+        let limit = (peak as f64 * (1.0 + slack + rise)) as u64;
+        let limit = limit.next_multiple_of(pages.bytes);
+        (limit.saturating_sub(pages.total_bytes()) / pages.bytes) as usize
+    }
+
+    /// Asks the driver for up to `count` pages; fewer where it has no more.
+    fn create(
+        &self,
+        count: usize,
+        stages: &mut Stages,
+        pages: &mut Pages,
+    ) -> Result<(), AllocError> {
+        let bytes = pages.bytes;
+        for _ in 0..count {
+            let flags = self.device.settings.handle_flags;
+            match self.device.got(bytes, || self.device.driver.create(bytes, flags)) {
+                Ok(handle) => {
+                    stages.note(Stage::Driver, bytes);
+                    pages.bank.push(handle);
+                }
+                Err(DriverError::OutOfMemory { .. }) => {
+                    stages.note(Stage::Driver, 0);
+                    return Ok(());
+                }
+                Err(error) => return Err(error.into()),
+            }
+        }
+        Ok(())
+    }
+
+    /// Maps `handles` from `address` on. What was mapped before a call failed is unmapped again.
+    fn map_run(
+        &self,
+        address: u64,
+        mut handles: Vec<HandleId>,
+        pages: &mut Pages,
+    ) -> Result<(), DriverError> {
+        let driver = &*self.device.driver;
+        let page = pages.bytes;
+        let bytes = handles.len() as u64 * page;
+        let mut failed = None;
+        let mut mapped = 0;
+        for (i, &handle) in handles.iter().enumerate() {
+            if let Err(error) = driver.map(address + i as u64 * page, handle) {
+                failed = Some(error);
+                break;
+            }
+            mapped += 1;
+        }
+        let failed = failed.map_or_else(
+            || driver.set_access(address, bytes, &self.device.settings.peers).err(),
+            Some,
+        );
+        pages.bank.extend(handles.drain(mapped..));
+        for (i, handle) in handles.into_iter().enumerate() {
+            pages.enter(address + i as u64 * page, handle);
+        }
+        let Some(error) = failed else { return Ok(()) };
+        let bytes = mapped as u64 * page;
+        if mapped > 0 {
+            match driver.unmap(address, bytes) {
+                Ok(()) => pages.bank_run(address, bytes),
+                Err(_) => pages.stuck.push((address, bytes)),
+            }
+        }
+        Err(error)
+    }
+
+    /// Enters the pages of a filled hole and places the request there, if nobody else is there.
+    fn enter_pages(self: &Arc<Self>, request: &Request, hole: &Hole) -> Option<Allocation> {
+        let mut both = request.lane.twin.both();
+        let (front, books) = both.parts();
+        for &(address, bytes) in &hole.runs {
+            books.map_pages(address, bytes, request.band.index, &self.device.settings);
+        }
+        let want = Want { band: request.band, align: request.align, fresh: None };
+        let taken = books.cut_at(hole.address, &want)?;
+        Some(self.hand_out_placed(request, front, &taken))
+    }
+
+    /// Enters mapped pages, for whoever needs them.
+    fn enter_runs(&self, request: &Request, runs: &[(u64, u64)]) {
+        let mut both = request.lane.twin.both();
+        for &(address, bytes) in runs {
+            both.parts().1.map_pages(address, bytes, request.band.index, &self.device.settings);
+        }
+    }
+}
