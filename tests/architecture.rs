@@ -16,14 +16,15 @@ const ARROWS: &[(&str, &[&str])] = &[
     ("fork", &[]),
     ("counters", &[]),
     ("tags", &[]),
-    ("settings", &["policies"]),
+    ("settings", &["driver", "policies"]),
+    ("pages", &["driver"]),
     ("recorder", &["driver", "trace"]),
     ("pending", &["driver", "lane"]),
     ("global", &["allocator", "error"]),
 ];
 
 /// The only modules that may name the heap.
-const NAME_THE_HEAP: &[&str] = &["lane", "cache", "trim"];
+const NAME_THE_HEAP: &[&str] = &["lane", "cache", "trim", "paged", "steal"];
 
 /// The only files of the library and the command that may contain `unsafe`.
 const UNSAFE: &[&str] =
@@ -166,11 +167,18 @@ fn mapped(page: &str) -> BTreeSet<String> {
                 folders.push((indent, name));
             } else if name.ends_with(".rs") {
                 let folder: String = folders.iter().map(|folder| folder.1).collect();
-                files.insert(folder + name);
+                files.extend(alternatives(name).map(|name| folder.clone() + &name));
             }
         }
     }
     files
+}
+
+/// `{a,b}.rs` as `a.rs` and `b.rs`; any other name as itself.
+fn alternatives(name: &str) -> impl Iterator<Item = String> {
+    let (head, rest) = name.split_once('{').unwrap_or((name, ""));
+    let (inside, tail) = rest.split_once('}').unwrap_or(("", rest));
+    inside.split(',').map(move |part| format!("{head}{part}{tail}"))
 }
 
 /// Differences between the map and the files there are.

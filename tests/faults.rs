@@ -11,12 +11,13 @@ const OPS: usize = 60;
 fn setups() -> impl Iterator<Item = Setup> {
     NAMES.iter().enumerate().map(|(i, policy)| Setup {
         policy,
+        paged: i % 4 != 1,
         front: i % 2 == 0,
         share_streams: i % 4 != 3,
         slack: [None, Some(0.0), None, Some(0.25)][i % 4],
         cached_bytes_cap: (i % 3 == 2).then_some(4 << 20),
-        capacity: [24 << 20, 200 << 20][i % 2],
-        granularity: [2 << 20, 64 << 10][i % 2],
+        capacity: [24 << 20, 32 << 20, 200 << 20, 24 << 20][i % 4],
+        granularity: [2 << 20, 64 << 10, 2 << 20, 1 << 20][i % 4],
         seed: i as u64,
     })
 }

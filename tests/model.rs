@@ -9,7 +9,7 @@ use proptest::test_runner::RngSeed;
 fn setups() -> impl Strategy<Value = Setup> {
     (
         prop::sample::select(NAMES.to_vec()),
-        any::<bool>(),
+        any::<[bool; 2]>(),
         prop_oneof![3 => Just(true), 1 => Just(false)],
         prop::sample::select(vec![None, None, Some(0.0), Some(0.25)]),
         prop_oneof![4 => Just(None), 1 => (0u64..32).prop_map(|mib| Some(mib << 20))],
@@ -18,10 +18,22 @@ fn setups() -> impl Strategy<Value = Setup> {
         any::<u64>(),
     )
         .prop_map(
-            |(policy, front, share_streams, slack, cached_bytes_cap, mib, granularity, seed)| {
+            |(
+                policy,
+                [paged, front],
+                share_streams,
+                slack,
+                cached_bytes_cap,
+                mib,
+                granularity,
+                seed,
+            )| {
                 let capacity = mib << 20;
+                // As small a page would only take long.
+                let granularity = if paged { granularity.max(64 << 10) } else { granularity };
                 Setup {
                     policy,
+                    paged,
                     front,
                     share_streams,
                     slack,

@@ -192,7 +192,8 @@ impl Checked {
                     "empty_cache says {} bytes are reserved, they are {reserved}",
                     trimmed.reserved_bytes
                 );
-                for range in self.device.live_ranges() {
+                let mapped = self.device.mappings().into_iter().map(|(span, _)| span);
+                for range in self.device.live_ranges().into_iter().chain(mapped) {
                     let used = self.live.iter().any(|l| overlap(l.span, range));
                     ensure!(used, "empty_cache left {range}, in which nothing is live");
                 }
@@ -236,13 +237,17 @@ impl Checked {
         }
         self.check_waiting_is_over()?;
         ensure!(report.pending == 0, "out of memory with {} waiting", report.pending);
-        ensure!(report.releasable == 0, "out of memory with {} releasable", report.releasable);
+        let releasable = if self.setup.paged { 0 } else { report.releasable };
+        ensure!(releasable == 0, "out of memory with {} releasable", report.releasable);
         let spec = PolicySpec::parse(self.setup.policy).expect("the suite's own policy");
         let band = spec.build().band(asked.bytes);
         let finds = ["first-fit", "best-fit"].iter().any(|p| self.setup.policy.starts_with(p));
         let refuses = report.fits_now < band.size;
         ensure!(refuses || asked.align > GRAIN || !finds, "{report:?} says it fits");
         let least = band.size.next_multiple_of(self.setup.granularity);
+        if self.setup.paged {
+            return self.check_pages_are_short(least, held);
+        }
         let info = self.device.memory_info().map_err(|e| e.to_string())?;
         let capped = self.cap.map_or(u64::MAX, |cap| cap.saturating_sub(held));
         ensure!(
@@ -256,6 +261,20 @@ impl Checked {
             !finds || hole < band.size,
             "out of memory for {} bytes beside a hole of {hole}",
             asked.bytes
+        );
+        Ok(())
+    }
+
+    /// Over pages, memory is out only if all idle pages and all that the device has are too few.
+    fn check_pages_are_short(&self, least: u64, held: u64) -> Result<(), String> {
+        let info = self.device.memory_info().map_err(|e| e.to_string())?;
+        let capped = self.cap.map_or(u64::MAX, |cap| cap.saturating_sub(held));
+        let page = self.setup.granularity;
+        let idle = held / page - self.pages_in_use();
+        let more = info.free.min(capped) / page;
+        ensure!(
+            (idle + more) * page < least,
+            "out of memory for {least} bytes with {idle} idle pages and {more} to be had"
         );
         Ok(())
     }

@@ -41,6 +41,10 @@ impl Checked {
 
     /// Each live block lies in one range of the device, and shares it with its own pool and stream only.
     fn check_ranges(&self) -> Result<(), String> {
+        if self.setup.paged {
+            let unmapped = self.live.iter().find(|l| !self.device.is_accessible(l.span, 0));
+            return unmapped.map_or(Ok(()), |l| Err(format!("{} is not all mapped", l.span)));
+        }
         let ranges = self.device.live_ranges();
         let mut owner: Vec<Option<_>> = vec![None; ranges.len()];
         for live in &self.live {
@@ -54,6 +58,16 @@ impl Checked {
             ensure!(other.is_none_or(|o| o == own), "{} holds {other:?} and {own:?}", ranges[at]);
         }
         Ok(())
+    }
+
+    /// Pages in which some block is live.
+    pub(super) fn pages_in_use(&self) -> u64 {
+        let page = self.setup.granularity;
+        let pages = self
+            .live
+            .iter()
+            .flat_map(|l| l.span.address / page..(l.span.address + l.span.bytes).div_ceil(page));
+        pages.collect::<std::collections::BTreeSet<u64>>().len() as u64
     }
 
     /// Reads all counts, which takes in what waits no longer.
@@ -114,7 +128,7 @@ impl Checked {
         let (held, held_peak) = self.driver.held_bytes();
         let reserved = (stats.reserved_bytes.current, stats.reserved_bytes.peak);
         ensure!(reserved == (held, held_peak), "reserved {reserved:?}, not {held}, {held_peak}");
-        let segments = self.device.live_ranges().len() as u64;
+        let segments = (self.device.live_ranges().len() + self.device.live_handles()) as u64;
         ensure!(stats.segments.current == segments, "{segments} segments: {:?}", stats.segments);
         ensure!(
             stats.front_cached_bytes + stats.active_bytes.current <= held,
@@ -151,6 +165,8 @@ impl Checked {
         drop((pools, allocator, faults));
         drop((live, raw));
         ensure!(device.used_bytes() == 0, "{} bytes were not given back", device.used_bytes());
+        let addresses = device.reserved_address_bytes();
+        ensure!(addresses == 0, "{addresses} bytes of addresses were not given back");
         ensure!(device.live_events() == 0, "{} events were not released", device.live_events());
         let violations = device.violations();
         ensure!(violations.is_empty(), "the device saw {violations:?}");

@@ -17,7 +17,7 @@ pub mod ordered;
 use aquifer::driver::faulty::Faulty;
 use aquifer::driver::sim::{Device, Sim, Span};
 use aquifer::driver::{EventId, StreamId};
-use aquifer::{AllocError, Allocation, Allocator, Cap, Pool};
+use aquifer::{AllocError, Allocation, Allocator, Backing, Cap, Pool};
 pub use ops::Op;
 use ordered::{Clock, Ordered};
 use std::sync::Arc;
@@ -26,6 +26,7 @@ use std::sync::Arc;
 #[derive(Clone, Debug)]
 pub struct Setup {
     pub policy: &'static str,
+    pub paged: bool,
     pub front: bool,
     pub share_streams: bool,
     pub slack: Option<f64>,
@@ -39,6 +40,7 @@ impl Default for Setup {
     fn default() -> Setup {
         Setup {
             policy: "first-fit",
+            paged: true,
             front: true,
             share_streams: true,
             slack: None,
@@ -149,6 +151,7 @@ impl Checked {
         let faults = Arc::new(Faulty::new(driver.clone()));
         let mut builder = Allocator::builder(faults.clone())
             .policy(setup.policy)
+            .backing(if setup.paged { Backing::Paged } else { Backing::Segments })
             .front_cache(setup.front)
             .share_streams(setup.share_streams);
         if let Some(slack) = setup.slack {
