@@ -399,7 +399,7 @@ impl Front {
         if !held.front {
             return Kept::No;
         }
-        let allocated = self.counters.now[crate::counters::ALLOCATED];
+        let allocated = self.counters.allocated_bytes();
         let kept = self.cached.push(id, held.size, allocated);
         if kept != Kept::No {
             held.whereabouts = Whereabouts::Cached;

@@ -9,6 +9,7 @@ use crate::{Band, Bins, Cut, FirstFit, FreeBlock, Freed, Place, Policy, Request}
     clippy::large_enum_variant,
     reason = "there is one for each stream, and a box costs a look-up"
 )]
+#[repr(u8)]
 pub enum Direct {
     /// See [`FirstFit`].
     FirstFit(FirstFit),
