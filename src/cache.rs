@@ -7,7 +7,7 @@ use crate::allocation::Allocation;
 use crate::device::{FORKED_FREES, bump};
 use crate::driver::{Capture, DriverError, EventId, StreamId};
 use crate::error::AllocError;
-use crate::front::{Front, Held, Kept, Known, TakenBack, Whereabouts};
+use crate::front::{Front, Held, Known, TakenBack, Whereabouts};
 use crate::heap::Wrong;
 use crate::lane::{self, Detached, FrontGuard, Lane, LaneGuard, Want};
 use crate::pending::{self, Home};
@@ -338,33 +338,61 @@ pub(crate) fn free(lane: &'static Lane, id: BlockId) {
         bump(&FORKED_FREES);
         return;
     }
-    let after = match lane.twin.try_front() {
-        Some(front) => give_back(lane, front, id),
-        None if lane.leave(id) => return take_in_returned(lane),
-        None => return,
+    let Some(mut front) = lane.twin.try_front() else {
+        if lane.leave(id) {
+            take_in_returned(lane);
+        }
+        return;
     };
-    if !matches!(after, After::Nothing) || lane.returned.any() || lane.returned.is_closing() {
+    match front.take_back(id) {
+        TakenBack::Kept => {
+            drop(front);
+            finish_free(lane, id, After::Nothing);
+        }
+        TakenBack::ToHeap(block) => free_into_heap(lane, front, block),
+        TakenBack::NotPlain => free_known(lane, front, id),
+    }
+}
+
+#[inline(always)]
+fn finish_free(lane: &'static Lane, id: BlockId, after: After) {
+    if !matches!(after, After::Nothing) || lane.returned.calls() {
         after_free(lane, id, after);
     }
 }
 
-/// Counts block `id` as freed and keeps it in the front cache if it can.
-#[inline(always)]
+/// Apart from [`free`], so that a hit does not pay for the registers that this needs.
+#[inline(never)]
+fn free_into_heap(lane: &'static Lane, front: FrontGuard<'_>, id: BlockId) {
+    let after = put_down(front, id);
+    finish_free(lane, id, after);
+}
+
+#[cold]
+fn free_known(lane: &'static Lane, front: FrontGuard<'_>, id: BlockId) {
+    let after = give_back_known(lane, front, id);
+    finish_free(lane, id, after);
+}
+
+/// As [`free`], with the front held and whatever block `id` is.
 fn give_back(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
     match front.take_back(id) {
-        TakenBack::Plain => {}
-        TakenBack::NotOut => return After::NotOut,
-        TakenBack::Known(known) => {
-            tell_free(&front, &known, lane.stream());
-            if !known.uses.is_empty() {
-                return After::Uses(known.uses);
-            }
-        }
+        TakenBack::Kept => After::Nothing,
+        TakenBack::ToHeap(block) => put_down(front, block),
+        TakenBack::NotPlain => give_back_known(lane, front, id),
+    }
+}
+
+#[cold]
+fn give_back_known(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
+    let Some(known) = front.take_back_known(id) else { return After::NotOut };
+    tell_free(&front, &known, lane.stream());
+    if !known.uses.is_empty() {
+        return After::Uses(known.uses);
     }
     match front.keep(id) {
-        Kept::Yes => After::Nothing,
-        Kept::Displacing(other) => put_down(front, other),
-        Kept::No => put_down(front, id),
+        TakenBack::ToHeap(block) => put_down(front, block),
+        TakenBack::Kept | TakenBack::NotPlain => After::Nothing,
     }
 }
 
@@ -380,7 +408,7 @@ fn tell_free(front: &Front, known: &Known, stream: StreamId) {
 }
 
 /// Puts a block that is nobody's any more into the heap, or where the heap will find it.
-#[inline]
+#[inline(always)]
 fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
     let mut both = match front.into_both() {
         Ok(both) => both,

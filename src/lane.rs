@@ -10,7 +10,7 @@ use crate::returned::Returned;
 use crate::settings::Settings;
 use crate::sync::{Both, Twin};
 use aquifer_policies::{
-    BANDS_MAX, Band, BlockId, Direct, FreeBlock, Freed, GRAIN, Place, Policy, Request,
+    BANDS_MAX, Band, BlockId, Direct, FreeBlock, GRAIN, Place, Policy, Request,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -112,12 +112,12 @@ impl Books {
 
     /// Frees used block `id` of `band`. Some(detached) where its segment is idle and the policy does not
     /// keep it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&mut self, id: BlockId, band: u8) -> Option<Detached> {
-        let freed: Freed = self.heap.free(id);
+        let (freed, is_idle) = self.heap.free(id);
         let entry = self.bands[band as usize].as_mut().expect("the block came from this band");
         entry.policy.freed(&freed);
-        if self.heap.is_whole(freed.result.id) && !entry.policy.keeps(freed.result) {
+        if is_idle && !entry.policy.keeps(freed.result) {
             return self.detach(freed.result.id, band);
         }
         None
@@ -260,7 +260,7 @@ pub(crate) fn place_plainly(
     gone: &mut Option<Detached>,
 ) -> Option<FreeBlock> {
     if let Some(last) = front.cached.take_last() {
-        *gone = put_into_heap(front, books, last);
+        *gone = merge_into_heap(front, books, last);
         if gone.is_some() {
             return None;
         }
@@ -292,7 +292,7 @@ pub(crate) fn place(
     gone: &mut Vec<Detached>,
 ) -> Result<Option<FreeBlock>, Wrong> {
     if let Some(last) = front.cached.take_last() {
-        gone.extend(put_into_heap(front, books, last));
+        gone.extend(merge_into_heap(front, books, last));
     }
     let mut answer = books.answer(want, settings)?;
     if front.cached.bytes() > 0 || !front.deferred.is_empty() {
@@ -322,10 +322,16 @@ pub(crate) fn place(
 
 /// Puts a block that is nobody's into the heap. Some(detached) where its segment is idle and the policy
 /// does not keep it.
-#[inline]
+#[inline(always)]
 pub(crate) fn put_into_heap(front: &mut Front, books: &mut Books, id: BlockId) -> Option<Detached> {
     let band = front.put(id, Whereabouts::Heap);
     books.free(id, band)
+}
+
+/// As [`put_into_heap`], out of line.
+#[inline(never)]
+fn merge_into_heap(front: &mut Front, books: &mut Books, id: BlockId) -> Option<Detached> {
+    put_into_heap(front, books, id)
 }
 
 /// Merges into the heap the freed blocks that waited for it and all of the front cache.
@@ -333,7 +339,7 @@ pub(crate) fn flush(front: &mut Front, books: &mut Books, gone: &mut Vec<Detache
     let mut ids = std::mem::take(&mut front.deferred);
     front.cached.drain(|id| ids.push(id));
     for id in ids.drain(..) {
-        gone.extend(put_into_heap(front, books, id));
+        gone.extend(merge_into_heap(front, books, id));
     }
     front.deferred = ids;
 }
