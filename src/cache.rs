@@ -88,7 +88,7 @@ impl PoolCore {
             && let Some(id) = front.cached.pop(band.size)
         {
             front.counters.front_hits += 1;
-            return Ok(self.hand_out(lane, &mut front, id, &ask));
+            return Ok(self.hand_out(lane, &mut front, id, ask));
         }
         self.miss(lane, front, ask, band)
     }
@@ -126,7 +126,7 @@ impl PoolCore {
             let (front, books) = both.parts();
             if let Some(taken) = lane::place_plainly(front, books, band, &mut gone) {
                 let held = Held::new(&taken, band);
-                return Ok(self.hand_out_new(lane, front, taken.id, held, &ask));
+                return Ok(self.hand_out_new(lane, front, taken.id, held, ask));
             }
         }
         self.miss_further(lane, gone, ask, band)
@@ -183,7 +183,7 @@ impl PoolCore {
         let allocation = match placed {
             Ok(Some(taken)) => {
                 let held = Held::new(&taken, request.band);
-                Some(self.hand_out_new(request.lane, front, taken.id, held, &request.ask))
+                Some(self.hand_out_new(request.lane, front, taken.id, held, request.ask))
             }
             Ok(None) => None,
             Err(wrong) => {
@@ -212,7 +212,7 @@ impl PoolCore {
         lane: &'static Lane,
         front: &mut Front,
         id: BlockId,
-        ask: &Ask,
+        ask: Ask,
     ) -> Allocation {
         let held = *front.held(id);
         self.hand_out_new(lane, front, id, held, ask)
@@ -226,7 +226,7 @@ impl PoolCore {
         front: &mut Front,
         id: BlockId,
         held: Held,
-        ask: &Ask,
+        ask: Ask,
     ) -> Allocation {
         let tag = crate::tags::current();
         let over = front.hand_out(id, held, ask.bytes, tag);
@@ -243,7 +243,7 @@ impl PoolCore {
         lane: &'static Lane,
         front: &mut Front,
         id: BlockId,
-        ask: &Ask,
+        ask: Ask,
         over: bool,
     ) {
         if front.observed {
@@ -259,7 +259,7 @@ impl PoolCore {
         }
     }
 
-    fn record_allocation(&self, lane: &'static Lane, ask: &Ask) -> u64 {
+    fn record_allocation(&self, lane: &'static Lane, ask: Ask) -> u64 {
         let mut recorder = self.device.recorder.lock();
         recorder.as_mut().map_or(0, |r| r.allocated(ask.bytes, lane.stream()))
     }

@@ -85,9 +85,7 @@ impl Counters {
         out.bytes += size;
         out.requested += requested;
         out.blocks += 1;
-        (out.bytes > limit.bytes)
-            | (out.requested > limit.requested)
-            | (out.blocks > limit.blocks)
+        (out.bytes > limit.bytes) | (out.requested > limit.requested) | (out.blocks > limit.blocks)
     }
 
     /// Counts a block given back; `pending` where it stays active, waiting for events.

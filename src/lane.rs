@@ -114,13 +114,13 @@ impl Books {
     /// keep it.
     #[inline(always)]
     pub(crate) fn free(&mut self, id: BlockId, band: u8) -> Option<Detached> {
-        let (freed, is_idle) = self.heap.free(id);
         let entry = self.bands[band as usize].as_mut().expect("the block came from this band");
-        entry.policy.freed(&freed);
-        if is_idle && !entry.policy.keeps(freed.result) {
-            return self.detach(freed.result.id, band);
-        }
-        None
+        let unwanted = match &mut entry.policy {
+            Direct::FirstFit(policy) => merge(policy, &mut self.heap, id),
+            Direct::Bins(policy) => merge(policy, &mut self.heap, id),
+            Direct::Other(policy) => merge_apart(&mut **policy, &mut self.heap, id),
+        };
+        self.detach(unwanted?, band)
     }
 
     /// Tells the policies that a step begins.
@@ -266,18 +266,59 @@ pub(crate) fn place_plainly(
         }
     }
     let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
-    let Place::Reuse { block, skip, take } = entry.policy.place(&Request::new(band.size, GRAIN))
-    else {
+    let spares_idle = front.cached.bytes() > 0 || !front.deferred.is_empty();
+    match &mut entry.policy {
+        Direct::FirstFit(policy) => cut(policy, &mut books.heap, band, spares_idle),
+        Direct::Bins(policy) => cut(policy, &mut books.heap, band, spares_idle),
+        Direct::Other(policy) => cut_apart(&mut **policy, &mut books.heap, band, spares_idle),
+    }
+}
+
+/// What `policy` would take for a request of `band`, cut; `None` where it would grow, answers wrongly, or
+/// would touch an idle segment that is to be spared.
+///
+/// One copy per policy: the compiler sees through the whole of policy, check and books, and of the check
+/// little is left.
+#[inline(always)]
+fn cut(
+    policy: &mut (impl Policy + ?Sized),
+    heap: &mut Heap,
+    band: Band,
+    spares_idle: bool,
+) -> Option<FreeBlock> {
+    let Band { index, size, .. } = band;
+    let Place::Reuse { block, skip, take } = policy.place(&Request::new(size, GRAIN)) else {
         return None;
     };
-    let waiting = front.cached.bytes() > 0 || !front.deferred.is_empty();
-    if waiting && books.heap.is_whole(block) {
+    if spares_idle && heap.is_whole(block) {
         return None;
     }
-    let (size, index) = (band.size, band.index);
-    let cut = books.heap.cut(CutAt { block, skip, take, size, align: GRAIN, band: index }).ok()?;
-    entry.policy.taken(&cut);
+    let cut = heap.cut(CutAt { block, skip, take, size, align: GRAIN, band: index }).ok()?;
+    policy.taken(&cut);
     Some(cut.taken())
+}
+
+#[inline(never)]
+fn cut_apart(
+    policy: &mut dyn Policy,
+    heap: &mut Heap,
+    band: Band,
+    spares_idle: bool,
+) -> Option<FreeBlock> {
+    cut(policy, heap, band, spares_idle)
+}
+
+/// Frees used block `id`; the segment that is idle then, if `policy` does not want to keep it.
+#[inline(always)]
+fn merge(policy: &mut (impl Policy + ?Sized), heap: &mut Heap, id: BlockId) -> Option<BlockId> {
+    let (freed, is_idle) = heap.free(id);
+    policy.freed(&freed);
+    (is_idle && !policy.keeps(freed.result)).then_some(freed.result.id)
+}
+
+#[inline(never)]
+fn merge_apart(policy: &mut dyn Policy, heap: &mut Heap, id: BlockId) -> Option<BlockId> {
+    merge(policy, heap, id)
 }
 
 /// Cuts a block for `want`, if the policy finds one and the heap agrees. The front cache is merged into
