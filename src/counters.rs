@@ -126,10 +126,10 @@ impl Counters {
 
     /// Raises the lane's own peaks; whether a ceiling is passed too.
     pub(crate) fn settle_peaks(&mut self) -> bool {
-        let (now, mut over) = (self.now(), false);
-        for gauge in 0..GAUGES {
-            self.peak[gauge] = self.peak[gauge].max(now[gauge]);
-            over |= now[gauge] > self.ceiling[gauge];
+        let mut over = false;
+        for (gauge, now) in self.now().into_iter().enumerate() {
+            self.peak[gauge] = self.peak[gauge].max(now);
+            over |= now > self.ceiling[gauge];
         }
         self.set_limits();
         over
