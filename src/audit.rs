@@ -105,8 +105,8 @@ fn audit_lane(lane: &Lane, both: &mut LaneGuard<'_>) -> Result<Gauges, String> {
             Whereabouts::Deferred | Whereabouts::Heap => {}
         }
     }
-    if counted != front.counters.now {
-        return Err(of(format!("gauges: counted {counted:?}, kept {:?}", front.counters.now)));
+    if counted != front.counters.now() {
+        return Err(of(format!("gauges: counted {counted:?}, kept {:?}", front.counters.now())));
     }
     let listed: u64 = front.cached.blocks().map(|id| front.held(id).size).sum();
     if cached != front.cached.bytes() || cached != listed {

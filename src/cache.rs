@@ -7,7 +7,7 @@ use crate::allocation::Allocation;
 use crate::device::{FORKED_FREES, bump};
 use crate::driver::{Capture, DriverError, EventId, StreamId};
 use crate::error::AllocError;
-use crate::front::{Front, Held, Kept, Known, TakenBack, Whereabouts};
+use crate::front::{Front, Held, Known, TakenBack, Whereabouts};
 use crate::heap::Wrong;
 use crate::lane::{self, Detached, FrontGuard, Lane, LaneGuard, Want};
 use crate::pending::{self, Home};
@@ -90,7 +90,7 @@ impl PoolCore {
             && let Some(id) = front.cached.pop(band.size)
         {
             front.counters.front_hits += 1;
-            return Ok(self.hand_out(lane, &mut front, id, &ask));
+            return Ok(self.hand_out(lane, &mut front, id, ask));
         }
         self.miss(lane, front, ask, band)
     }
@@ -128,7 +128,7 @@ impl PoolCore {
             let (front, books) = both.parts();
             if let Some(taken) = lane::place_plainly(front, books, band, &mut gone) {
                 let held = Held::new(&taken, band);
-                return Ok(self.hand_out_new(lane, front, taken.id, held, &ask));
+                return Ok(self.hand_out_new(lane, front, taken.id, held, ask));
             }
         }
         self.miss_further(lane, gone, ask, band)
@@ -160,7 +160,7 @@ impl PoolCore {
         taken: &FreeBlock,
     ) -> Allocation {
         let held = Held::new(taken, request.band);
-        self.hand_out_new(request.lane, front, taken.id, held, &request.ask)
+        self.hand_out_new(request.lane, front, taken.id, held, request.ask)
     }
 
     /// Places `request` in its lane's books if there is room.
@@ -222,7 +222,7 @@ impl PoolCore {
         lane: &'static Lane,
         front: &mut Front,
         id: BlockId,
-        ask: &Ask,
+        ask: Ask,
     ) -> Allocation {
         let held = *front.held(id);
         self.hand_out_new(lane, front, id, held, ask)
@@ -236,7 +236,7 @@ impl PoolCore {
         front: &mut Front,
         id: BlockId,
         held: Held,
-        ask: &Ask,
+        ask: Ask,
     ) -> Allocation {
         let tag = crate::tags::current();
         let over = front.hand_out(id, held, ask.bytes, tag);
@@ -253,7 +253,7 @@ impl PoolCore {
         lane: &'static Lane,
         front: &mut Front,
         id: BlockId,
-        ask: &Ask,
+        ask: Ask,
         over: bool,
     ) {
         if front.observed {
@@ -269,7 +269,7 @@ impl PoolCore {
         }
     }
 
-    fn record_allocation(&self, lane: &'static Lane, ask: &Ask) -> u64 {
+    fn record_allocation(&self, lane: &'static Lane, ask: Ask) -> u64 {
         let mut recorder = self.device.recorder.lock();
         recorder.as_mut().map_or(0, |r| r.allocated(ask.bytes, lane.stream()))
     }
@@ -348,33 +348,61 @@ pub(crate) fn free(lane: &'static Lane, id: BlockId) {
         bump(&FORKED_FREES);
         return;
     }
-    let after = match lane.twin.try_front() {
-        Some(front) => give_back(lane, front, id),
-        None if lane.leave(id) => return take_in_returned(lane),
-        None => return,
+    let Some(mut front) = lane.twin.try_front() else {
+        if lane.leave(id) {
+            take_in_returned(lane);
+        }
+        return;
     };
-    if !matches!(after, After::Nothing) || lane.returned.any() || lane.returned.is_closing() {
+    match front.take_back(id) {
+        TakenBack::Kept => {
+            drop(front);
+            finish_free(lane, id, After::Nothing);
+        }
+        TakenBack::ToHeap(block) => free_into_heap(lane, front, block),
+        TakenBack::NotPlain => free_known(lane, front, id),
+    }
+}
+
+#[inline(always)]
+fn finish_free(lane: &'static Lane, id: BlockId, after: After) {
+    if !matches!(after, After::Nothing) || lane.returned.calls() {
         after_free(lane, id, after);
     }
 }
 
-/// Counts block `id` as freed and keeps it in the front cache if it can.
-#[inline(always)]
+/// Apart from [`free`], so that a hit does not pay for the registers that this needs.
+#[inline(never)]
+fn free_into_heap(lane: &'static Lane, front: FrontGuard<'_>, id: BlockId) {
+    let after = put_down(front, id);
+    finish_free(lane, id, after);
+}
+
+#[cold]
+fn free_known(lane: &'static Lane, front: FrontGuard<'_>, id: BlockId) {
+    let after = give_back_known(lane, front, id);
+    finish_free(lane, id, after);
+}
+
+/// As [`free`], with the front held and whatever block `id` is.
 fn give_back(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
     match front.take_back(id) {
-        TakenBack::Plain => {}
-        TakenBack::NotOut => return After::NotOut,
-        TakenBack::Known(known) => {
-            tell_free(&front, &known, lane.stream());
-            if !known.uses.is_empty() {
-                return After::Uses(known.uses);
-            }
-        }
+        TakenBack::Kept => After::Nothing,
+        TakenBack::ToHeap(block) => put_down(front, block),
+        TakenBack::NotPlain => give_back_known(lane, front, id),
+    }
+}
+
+#[cold]
+fn give_back_known(lane: &Lane, mut front: FrontGuard<'_>, id: BlockId) -> After {
+    let Some(known) = front.take_back_known(id) else { return After::NotOut };
+    tell_free(&front, &known, lane.stream());
+    if !known.uses.is_empty() {
+        return After::Uses(known.uses);
     }
     match front.keep(id) {
-        Kept::Yes => After::Nothing,
-        Kept::Displacing(other) => put_down(front, other),
-        Kept::No => put_down(front, id),
+        TakenBack::ToHeap(block) => put_down(front, block),
+        TakenBack::Kept | TakenBack::NotPlain => After::Nothing,
     }
 }
 
@@ -390,7 +418,7 @@ fn tell_free(front: &Front, known: &Known, stream: StreamId) {
 }
 
 /// Puts a block that is nobody's any more into the heap, or where the heap will find it.
-#[inline]
+#[inline(always)]
 fn put_down(front: FrontGuard<'_>, id: BlockId) -> After {
     let mut both = match front.into_both() {
         Ok(both) => both,

@@ -46,15 +46,27 @@ pub(crate) fn flow_of(size: u64) -> usize {
     (size > 1 << 20) as usize
 }
 
+/// What is with callers, or how far that may go: bytes, requested bytes, count.
+#[derive(Clone, Copy, Debug, Default)]
+struct Out {
+    bytes: u64,
+    requested: u64,
+    blocks: u64,
+}
+
 /// Counters of one lane.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Counters {
-    pub(crate) now: Gauges,
-    pub(crate) peak: Gauges,
+    /// With callers.
+    out: Out,
+    /// Freed and waiting for events. What is active is that and what is with callers.
+    pending_bytes: u64,
+    pending_blocks: u64,
+    peak: Gauges,
     /// See the module's page.
-    pub(crate) ceiling: Gauges,
-    /// The lesser of peak and ceiling: what a hit compares with.
-    limit: Gauges,
+    ceiling: Gauges,
+    /// While no part of `out` is above this, no gauge is above the lesser of its peak and its ceiling.
+    limit: Out,
     pub(crate) flow: [Flow; 2],
     /// Requests served by the front cache.
     pub(crate) front_hits: u64,
@@ -69,12 +81,11 @@ impl Counters {
         flow.allocated_bytes += size;
         flow.requested_bytes += requested;
         flow.allocations += 1;
-        let mut over = false;
-        for (gauge, by) in [size, requested, size, 1, 1].into_iter().enumerate() {
-            self.now[gauge] += by;
-            over |= self.now[gauge] > self.limit[gauge];
-        }
-        over
+        let (out, limit) = (&mut self.out, &self.limit);
+        out.bytes += size;
+        out.requested += requested;
+        out.blocks += 1;
+        (out.bytes > limit.bytes) | (out.requested > limit.requested) | (out.blocks > limit.blocks)
     }
 
     /// Counts a block given back; `pending` where it stays active, waiting for events.
@@ -84,27 +95,41 @@ impl Counters {
         flow.freed_bytes += size;
         flow.freed_requested_bytes += requested;
         flow.frees += 1;
-        self.now[ALLOCATED] -= size;
-        self.now[REQUESTED] -= requested;
-        self.now[ALLOCATIONS] -= 1;
-        if !pending {
-            self.no_longer_active(size);
+        self.out.bytes -= size;
+        self.out.requested -= requested;
+        self.out.blocks -= 1;
+        if pending {
+            self.pending_bytes += size;
+            self.pending_blocks += 1;
+            self.set_limits();
         }
     }
 
-    /// Counts a pending block whose events are done.
+    /// The gauges.
+    pub(crate) fn now(&self) -> Gauges {
+        let Out { bytes, requested, blocks } = self.out;
+        [bytes, requested, bytes + self.pending_bytes, blocks, blocks + self.pending_blocks]
+    }
+
+    /// Bytes in blocks with callers.
     #[inline(always)]
+    pub(crate) fn allocated_bytes(&self) -> u64 {
+        self.out.bytes
+    }
+
+    /// Counts a pending block whose events are done.
     pub(crate) fn no_longer_active(&mut self, size: u64) {
-        self.now[ACTIVE] -= size;
-        self.now[ACTIVE_BLOCKS] -= 1;
+        self.pending_bytes -= size;
+        self.pending_blocks -= 1;
+        self.set_limits();
     }
 
     /// Raises the lane's own peaks; whether a ceiling is passed too.
     pub(crate) fn settle_peaks(&mut self) -> bool {
         let mut over = false;
-        for gauge in 0..GAUGES {
-            self.peak[gauge] = self.peak[gauge].max(self.now[gauge]);
-            over |= self.now[gauge] > self.ceiling[gauge];
+        for (gauge, now) in self.now().into_iter().enumerate() {
+            self.peak[gauge] = self.peak[gauge].max(now);
+            over |= now > self.ceiling[gauge];
         }
         self.set_limits();
         over
@@ -112,12 +137,12 @@ impl Counters {
 
     /// The lane's own peak of `gauge`.
     pub(crate) fn peak_now(&self, gauge: usize) -> u64 {
-        self.peak[gauge].max(self.now[gauge])
+        self.peak[gauge].max(self.now()[gauge])
     }
 
     /// Begins peaks anew from the present values.
     pub(crate) fn reset_peak(&mut self) {
-        self.peak = self.now;
+        self.peak = self.now();
         self.set_limits();
     }
 
@@ -127,9 +152,14 @@ impl Counters {
     }
 
     fn set_limits(&mut self) {
-        for gauge in 0..GAUGES {
-            self.limit[gauge] = self.peak[gauge].min(self.ceiling[gauge]);
-        }
+        let limit = |gauge: usize| self.peak[gauge].min(self.ceiling[gauge]);
+        let active_bytes = limit(ACTIVE).saturating_sub(self.pending_bytes);
+        let active_blocks = limit(ACTIVE_BLOCKS).saturating_sub(self.pending_blocks);
+        self.limit = Out {
+            bytes: limit(ALLOCATED).min(active_bytes),
+            requested: limit(REQUESTED),
+            blocks: limit(ALLOCATIONS).min(active_blocks),
+        };
     }
 }
 
@@ -144,9 +174,9 @@ pub(crate) struct DevicePeaks {
 impl DevicePeaks {
     /// Takes back what a lane does not use.
     pub(crate) fn call_in(&mut self, lane: &mut Counters) {
-        let mut ceiling = lane.ceiling;
+        let (now, mut ceiling) = (lane.now(), lane.ceiling);
         for (gauge, top) in ceiling.iter_mut().enumerate() {
-            let spare = top.saturating_sub(lane.now[gauge]);
+            let spare = top.saturating_sub(now[gauge]);
             *top -= spare;
             self.promised[gauge] -= spare;
         }
@@ -155,16 +185,17 @@ impl DevicePeaks {
 
     /// Whether what is not promised covers what `lane` is short of.
     pub(crate) fn covers(&self, lane: &Counters) -> bool {
+        let now = lane.now();
         (0..GAUGES)
-            .all(|g| lane.now[g].saturating_sub(lane.ceiling[g]) <= self.peak[g] - self.promised[g])
+            .all(|g| now[g].saturating_sub(lane.ceiling[g]) <= self.peak[g] - self.promised[g])
     }
 
     /// Lifts the ceilings of `lane` to its present values, and the peaks where what is not promised
     /// does not cover that; then promises it half of the rest.
     pub(crate) fn raise(&mut self, lane: &mut Counters) {
-        let mut ceiling = lane.ceiling;
+        let (now, mut ceiling) = (lane.now(), lane.ceiling);
         for (gauge, top) in ceiling.iter_mut().enumerate() {
-            let short = lane.now[gauge].saturating_sub(*top);
+            let short = now[gauge].saturating_sub(*top);
             let open = self.peak[gauge] - self.promised[gauge];
             self.peak[gauge] += short.saturating_sub(open);
             let more = if short > 0 { open.saturating_sub(short) / 2 } else { 0 };
@@ -211,7 +242,7 @@ mod tests {
             }
             let sum = live.iter().map(|l| l.1).sum::<u64>();
             peak = peak.max(sum);
-            assert_eq!(lanes.iter().map(|l| l.now[ALLOCATED]).sum::<u64>(), sum);
+            assert_eq!(lanes.iter().map(|l| l.now()[ALLOCATED]).sum::<u64>(), sum);
             assert_eq!(device.peak[ALLOCATED], peak);
             assert_eq!(device.peak[REQUESTED], peak);
         }

@@ -227,7 +227,7 @@ impl Device {
     pub(crate) fn now(&self) -> Gauges {
         let mut sum = [0; GAUGES];
         for front in self.fronts() {
-            sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
+            sum.iter_mut().zip(front.counters.now()).for_each(|(s, n)| *s += n);
         }
         sum
     }

@@ -219,13 +219,15 @@ pub(crate) struct More {
     uses: Vec<StreamId>,
 }
 
-/// What a block was when its caller gave it back.
+/// What became of a block that its caller gave back.
+#[derive(Clone, Copy)]
 pub(crate) enum TakenBack {
-    /// It was not out; nothing was done.
-    NotOut,
-    /// There is nothing to tell anybody.
-    Plain,
-    Known(Box<Known>),
+    /// It waits in the front cache.
+    Kept,
+    /// This block, itself or the one that waited in its place, goes to the heap.
+    ToHeap(BlockId),
+    /// Nothing yet: it was not out, or there is somebody to tell; see [`Front::take_back_known`].
+    NotPlain,
 }
 
 /// What is to be told of a block that was given back.
@@ -367,25 +369,23 @@ impl Front {
         std::mem::take(&mut self.more[id.index()])
     }
 
-    /// Counts block `id` as given back by its caller.
+    /// Counts block `id` as given back by its caller and keeps it in the front cache if it can.
     #[inline(always)]
     pub(crate) fn take_back(&mut self, id: BlockId) -> TakenBack {
-        let Some(held) = self.held.get_mut(id.index()) else { return TakenBack::NotOut };
-        if held.whereabouts != Whereabouts::Out {
-            return TakenBack::NotOut;
+        let Some(held) = self.held.get_mut(id.index()) else { return TakenBack::NotPlain };
+        if held.whereabouts != Whereabouts::Out || held.has_more || held.tag != 0 {
+            return TakenBack::NotPlain;
         }
-        held.whereabouts = Whereabouts::Deferred;
-        let (size, requested) = (held.size, held.requested);
-        if held.has_more || held.tag != 0 {
-            return self.take_back_known(id);
-        }
-        self.counters.freed(size, requested, false);
-        TakenBack::Plain
+        self.counters.freed(held.size, held.requested, false);
+        Self::keep_held(held, id, &mut self.cached, &self.counters)
     }
 
+    /// Counts block `id` as given back by its caller; `None` if it was not out.
     #[cold]
-    fn take_back_known(&mut self, id: BlockId) -> TakenBack {
-        let Held { size, requested, tag, has_more, .. } = *self.held(id);
+    pub(crate) fn take_back_known(&mut self, id: BlockId) -> Option<Known> {
+        let held = self.held.get_mut(id.index()).filter(|held| held.is_out())?;
+        held.whereabouts = Whereabouts::Deferred;
+        let Held { size, requested, tag, has_more, .. } = *held;
         let more = if has_more { self.take_more(id) } else { More::default() };
         let pending = !more.uses.is_empty();
         if pending {
@@ -393,22 +393,36 @@ impl Front {
         }
         self.counters.freed(size, requested, pending);
         let uses = more.uses;
-        TakenBack::Known(Box::new(Known { size, requested, tag, serial: more.serial, uses }))
+        Some(Known { size, requested, tag, serial: more.serial, uses })
     }
 
-    /// Tries to keep block `id` in the front cache.
-    #[inline(always)]
-    pub(crate) fn keep(&mut self, id: BlockId) -> Kept {
+    /// Keeps block `id` in the front cache if it can.
+    pub(crate) fn keep(&mut self, id: BlockId) -> TakenBack {
         let held = &mut self.held[id.index()];
-        if !held.front {
-            return Kept::No;
+        Self::keep_held(held, id, &mut self.cached, &self.counters)
+    }
+
+    #[inline(always)]
+    fn keep_held(
+        held: &mut Held,
+        id: BlockId,
+        cached: &mut Cached,
+        counters: &Counters,
+    ) -> TakenBack {
+        let kept = if held.front {
+            cached.push(id, held.size, counters.allocated_bytes())
+        } else {
+            Kept::No
+        };
+        held.whereabouts = match kept {
+            Kept::Yes | Kept::Displacing(_) => Whereabouts::Cached,
+            Kept::No => Whereabouts::Deferred,
+        };
+        match kept {
+            Kept::Yes => TakenBack::Kept,
+            Kept::Displacing(other) => TakenBack::ToHeap(other),
+            Kept::No => TakenBack::ToHeap(id),
         }
-        let allocated = self.counters.now[crate::counters::ALLOCATED];
-        let kept = self.cached.push(id, held.size, allocated);
-        if kept != Kept::No {
-            held.whereabouts = Whereabouts::Cached;
-        }
-        kept
     }
 
     /// Says where block `id` is now; its band.

@@ -145,7 +145,7 @@ impl PoolCore {
         let wanted = {
             let mut both = request.lane.twin.both();
             let (front, books) = both.parts();
-            let in_use = front.counters.now[ACTIVE];
+            let in_use = front.counters.now()[ACTIVE];
             let free = books.heap.reserved_bytes().saturating_sub(in_use);
             let growth = Growth { reserved, free, room };
             let want = Want { band: request.band, align: request.align, fresh: None };

@@ -10,7 +10,7 @@ use crate::returned::Returned;
 use crate::settings::Settings;
 use crate::sync::{Both, Twin};
 use aquifer_policies::{
-    BANDS_MAX, Band, BlockId, Direct, FreeBlock, Freed, GRAIN, Place, Policy, Request,
+    BANDS_MAX, Band, BlockId, Direct, FreeBlock, GRAIN, Place, Policy, Request,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -176,15 +176,15 @@ impl Books {
 
     /// Frees used block `id` of `band`. Some(detached) where its segment is idle and the policy does not
     /// keep it.
-    #[inline]
+    #[inline(always)]
     pub(crate) fn free(&mut self, id: BlockId, band: u8) -> Option<Detached> {
-        let freed: Freed = self.heap.free(id);
         let entry = self.bands[band as usize].as_mut().expect("the block came from this band");
-        entry.policy.freed(&freed);
-        if self.heap.is_whole(freed.result.id) && !entry.policy.keeps(freed.result) {
-            return self.detach(freed.result.id, band);
-        }
-        None
+        let unwanted = match &mut entry.policy {
+            Direct::FirstFit(policy) => merge(policy, &mut self.heap, id),
+            Direct::Bins(policy) => merge(policy, &mut self.heap, id),
+            Direct::Other(policy) => merge_apart(&mut **policy, &mut self.heap, id),
+        };
+        self.detach(unwanted?, band)
     }
 
     /// Tells the policies that a step begins.
@@ -339,30 +339,83 @@ pub(crate) fn place_plainly(
     gone: &mut Option<Detached>,
 ) -> Option<FreeBlock> {
     if let Some(last) = front.cached.take_last() {
-        *gone = put_into_heap(front, books, last);
+        *gone = merge_into_heap(front, books, last);
         if gone.is_some() {
             return None;
         }
     }
     let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
-    let Place::Reuse { block, skip, take } = entry.policy.place(&Request::new(band.size, GRAIN))
-    else {
+    let placing = Placing {
+        spares_idle: front.cached.bytes() > 0 || !front.deferred.is_empty(),
+        lowest_first: books.lowest_first,
+    };
+    match &mut entry.policy {
+        Direct::FirstFit(policy) => cut(policy, &mut books.heap, band, placing),
+        Direct::Bins(policy) => cut(policy, &mut books.heap, band, placing),
+        Direct::Other(policy) => cut_apart(&mut **policy, &mut books.heap, band, placing),
+    }
+}
+
+/// What an answer is passed over for.
+#[derive(Clone, Copy)]
+struct Placing {
+    /// Idle memory is to be spared while freed blocks wait unmerged.
+    spares_idle: bool,
+    /// A lower place, though it is not mapped, comes first.
+    lowest_first: bool,
+}
+
+/// What `policy` would take for a request of `band`, cut; `None` where it would grow, answers wrongly, or
+/// would touch idle memory that is to be spared.
+///
+/// One copy per policy: the compiler sees through the whole of policy, check and books, and of the check
+/// little is left.
+#[inline(always)]
+fn cut(
+    policy: &mut (impl Policy + ?Sized),
+    heap: &mut Heap,
+    band: Band,
+    placing: Placing,
+) -> Option<FreeBlock> {
+    let Band { index, size, .. } = band;
+    let Place::Reuse { block, skip, take } = policy.place(&Request::new(size, GRAIN)) else {
         return None;
     };
-    let waiting = front.cached.bytes() > 0 || !front.deferred.is_empty();
-    if waiting && books.heap.touches_idle(block, skip, take) {
+    if placing.spares_idle && heap.touches_idle(block, skip, take) {
         return None;
     }
-    if books.lowest_first
-        && books.has_lower_place(&Want { band, align: GRAIN, fresh: None }, block, skip)
-    {
-        return None;
+    if placing.lowest_first {
+        let want = HoleWant { band: index, size, align: GRAIN, rule: Rule::Lowest };
+        if heap.has_lower_hole(&want, block, skip) {
+            return None;
+        }
     }
-    let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
-    let (size, index) = (band.size, band.index);
-    let cut = books.heap.cut(CutAt { block, skip, take, size, align: GRAIN, band: index }).ok()?;
-    entry.policy.taken(&cut);
+    let cut = heap.cut(CutAt { block, skip, take, size, align: GRAIN, band: index }).ok()?;
+    policy.taken(&cut);
     Some(cut.taken())
+}
+
+#[inline(never)]
+fn cut_apart(
+    policy: &mut dyn Policy,
+    heap: &mut Heap,
+    band: Band,
+    placing: Placing,
+) -> Option<FreeBlock> {
+    cut(policy, heap, band, placing)
+}
+
+/// Frees used block `id`; the segment that is idle then, if `policy` does not want to keep it.
+#[inline(always)]
+fn merge(policy: &mut (impl Policy + ?Sized), heap: &mut Heap, id: BlockId) -> Option<BlockId> {
+    let (freed, is_idle) = heap.free(id);
+    policy.freed(&freed);
+    (is_idle && !policy.keeps(freed.result)).then_some(freed.result.id)
+}
+
+#[inline(never)]
+fn merge_apart(policy: &mut dyn Policy, heap: &mut Heap, id: BlockId) -> Option<BlockId> {
+    merge(policy, heap, id)
 }
 
 /// Cuts a block for `want`, if the policy finds one and the heap agrees. The front cache is merged into
@@ -377,7 +430,7 @@ pub(crate) fn place(
     gone: &mut Vec<Detached>,
 ) -> Result<Option<FreeBlock>, Wrong> {
     if let Some(last) = front.cached.take_last() {
-        gone.extend(put_into_heap(front, books, last));
+        gone.extend(merge_into_heap(front, books, last));
     }
     let mut answer = books.answer(want, settings)?;
     if front.cached.bytes() > 0 || !front.deferred.is_empty() {
@@ -410,10 +463,16 @@ pub(crate) fn place(
 
 /// Puts a block that is nobody's into the heap. Some(detached) where its segment is idle and the policy
 /// does not keep it.
-#[inline]
+#[inline(always)]
 pub(crate) fn put_into_heap(front: &mut Front, books: &mut Books, id: BlockId) -> Option<Detached> {
     let band = front.put(id, Whereabouts::Heap);
     books.free(id, band)
+}
+
+/// As [`put_into_heap`], out of line.
+#[inline(never)]
+fn merge_into_heap(front: &mut Front, books: &mut Books, id: BlockId) -> Option<Detached> {
+    put_into_heap(front, books, id)
 }
 
 /// Merges into the heap the freed blocks that waited for it and all of the front cache.
@@ -421,7 +480,7 @@ pub(crate) fn flush(front: &mut Front, books: &mut Books, gone: &mut Vec<Detache
     let mut ids = std::mem::take(&mut front.deferred);
     front.cached.drain(|id| ids.push(id));
     for id in ids.drain(..) {
-        gone.extend(put_into_heap(front, books, id));
+        gone.extend(merge_into_heap(front, books, id));
     }
     front.deferred = ids;
 }

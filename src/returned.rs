@@ -57,6 +57,12 @@ impl Returned {
         self.any.load(Ordering::Relaxed)
     }
 
+    /// Whether whoever frees a block has more to do here.
+    #[inline(always)]
+    pub(crate) fn calls(&self) -> bool {
+        self.any() | self.is_closing()
+    }
+
     /// A block that waited in the queue.
     #[cold]
     pub(crate) fn next(&self) -> Option<BlockId> {

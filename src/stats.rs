@@ -96,7 +96,7 @@ impl Stats {
         device.take_in_returned();
         for (_, mut both) in device.boths() {
             let (front, books) = both.parts();
-            now.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
+            now.iter_mut().zip(front.counters.now()).for_each(|(s, n)| *s += n);
             flow.iter_mut().zip(&front.counters.flow).for_each(|(s, f)| s.add(f));
             stats.front_hits += front.counters.front_hits;
             stats.front_cached_bytes += front.cached.bytes();

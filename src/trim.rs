@@ -199,7 +199,7 @@ impl PoolCore {
             take_in_returned(lane);
             let ours = |p: &PoolCore| std::ptr::eq(p, self);
             let Some(front) = lane.front_if(ours) else { continue };
-            sum.iter_mut().zip(front.counters.now).for_each(|(s, n)| *s += n);
+            sum.iter_mut().zip(front.counters.now()).for_each(|(s, n)| *s += n);
         }
         sum
     }
@@ -254,7 +254,7 @@ impl PoolCore {
         let idle: Vec<(BlockId, u8)> =
             books.heap.idle_segments().map(|(id, s)| (id, s.band)).collect();
         segments.extend(idle.into_iter().filter_map(|(id, band)| books.detach(id, band)));
-        let last = (front.counters.now[ACTIVE_BLOCKS] == 0)
+        let last = (front.counters.now()[ACTIVE_BLOCKS] == 0)
             .then(|| (std::mem::take(&mut front.counters), front.pool.take()));
         let ranges = books.heap.mapped_ranges();
         drop(both);

@@ -57,11 +57,15 @@ impl AddressOrder {
     /// The lowest block that holds `size` bytes at a multiple of `align`, both at least 512.
     #[inline(always)]
     pub(crate) fn lowest(&self, size: u64, align: u64) -> Option<Spot> {
-        if align > GRAIN || size >= GIANT {
+        if align > GRAIN {
             return self.lowest_aligned(size, align);
         }
-        let need = Need::new(size, GRAIN);
-        let id = self.first(need, self.order.iter(), Leaf::lowest::<false>)?;
+        let id = if size >= GIANT {
+            self.lowest_aligned(size, align)?.id
+        } else {
+            let need = Need::new(size, GRAIN);
+            self.first(need, self.order.iter(), Leaf::lowest::<false>)?
+        };
         Some(Spot { id, skip: 0 })
     }
 

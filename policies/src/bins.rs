@@ -28,18 +28,20 @@ impl Bins {
 }
 
 impl Policy for Bins {
-    #[inline]
+    #[inline(always)]
     fn band(&self, size: u64) -> Band {
         self.sizing.band(round_to_grain(size))
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&self, request: &Request) -> Place {
         let Request { size, align, .. } = *request;
-        if align == GRAIN
-            && let Some(block) = self.free.newest(size, LOOKS)
-        {
-            return Place::Reuse { block, skip: 0, take: size };
+        if align == GRAIN {
+            let any = || self.free.smallest(size, |_| true).map(|block| block.id);
+            return match self.free.newest(size, LOOKS).or_else(any) {
+                Some(block) => Place::Reuse { block, skip: 0, take: size },
+                None => self.sizing.grow(request),
+            };
         }
         match self.free.smallest(size, |block| block.fits(size, align)) {
             Some(block) => Place::Reuse { block: block.id, skip: block.skip_to(align), take: size },
@@ -47,12 +49,12 @@ impl Policy for Bins {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn taken(&mut self, cut: &Cut) {
         self.free.cut(cut);
     }
 
-    #[inline]
+    #[inline(always)]
     fn freed(&mut self, freed: &Freed) {
         self.free.merge(freed);
     }

@@ -23,12 +23,12 @@ impl FirstFit {
 }
 
 impl Policy for FirstFit {
-    #[inline]
+    #[inline(always)]
     fn band(&self, size: u64) -> Band {
         self.sizing.band(round_to_grain(size))
     }
 
-    #[inline]
+    #[inline(always)]
     fn place(&self, request: &Request) -> Place {
         match self.free.lowest(request.size, request.align) {
             Some(spot) => Place::Reuse { block: spot.id, skip: spot.skip, take: request.size },
@@ -36,12 +36,12 @@ impl Policy for FirstFit {
         }
     }
 
-    #[inline]
+    #[inline(always)]
     fn taken(&mut self, cut: &Cut) {
         self.free.cut(cut);
     }
 
-    #[inline]
+    #[inline(always)]
     fn freed(&mut self, freed: &Freed) {
         self.free.merge(freed);
     }

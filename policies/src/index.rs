@@ -14,7 +14,7 @@ pub(crate) trait Index {
     fn remove(&mut self, block: &FreeBlock);
 
     /// Follows [`Policy::taken`](crate::Policy::taken).
-    #[inline]
+    #[inline(always)]
     fn cut(&mut self, cut: &Cut) {
         match (cut.tail(), cut.front()) {
             (Some(tail), None) => self.change(&cut.from, &tail),
@@ -28,7 +28,7 @@ pub(crate) trait Index {
     }
 
     /// Follows [`Policy::freed`](crate::Policy::freed).
-    #[inline]
+    #[inline(always)]
     fn merge(&mut self, freed: &Freed) {
         match (freed.after(), freed.before()) {
             (Some(after), None) => self.change(&after, &freed.result),

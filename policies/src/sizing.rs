@@ -24,9 +24,15 @@ impl Sizing {
     }
 
     /// The answer where no free block will do.
-    #[cold]
+    #[inline(always)]
     pub(crate) fn grow(&self, request: &Request) -> Place {
-        Place::Grow { bytes: self.growth.bytes(request, request.size <= self.small) }
+        Place::Grow { bytes: self.segment_bytes(*request) }
+    }
+
+    /// Takes the request by value, so that the caller need not have it in memory.
+    #[cold]
+    fn segment_bytes(&self, request: Request) -> u64 {
+        self.growth.bytes(&request, request.size <= self.small)
     }
 }
 

@@ -239,9 +239,9 @@ impl Heap {
         Ok(())
     }
 
-    /// Frees used block `id` and merges it with its free neighbours.
+    /// Frees used block `id` and merges it with its free neighbours. True if it fills its segment then.
     #[inline(always)]
-    pub(crate) fn free(&mut self, id: BlockId) -> Freed {
+    pub(crate) fn free(&mut self, id: BlockId) -> (Freed, bool) {
         let id = id.0;
         let block = self.blocks[id as usize];
         debug_assert_eq!(block.state, State::Used);
@@ -270,18 +270,20 @@ impl Heap {
                 self.blocks[whole.next as usize].prev = keep;
             }
         }
-        if whole.prev == NONE && whole.next == NONE {
+        let is_idle = whole.prev == NONE && whole.next == NONE;
+        if is_idle {
             self.idle_bytes += whole.size;
             self.idle_segments += 1;
         }
         self.ranges.stamp(keep);
-        Freed {
+        let freed = Freed {
             result: self.view_of(&whole, keep),
             before_size,
             after_size,
             before_id: BlockId(block.prev),
             freed_id: BlockId(id),
-        }
+        };
+        (freed, is_idle)
     }
 
     /// Whether block `id` fills its segment.

@@ -156,7 +156,7 @@ impl Heap {
         let neighbours = [self.blocks[middle as usize].prev, self.blocks[middle as usize].next];
         let free = |n: &u32| self.blocks.get(*n as usize).is_some_and(|b| b.state == State::Free);
         let stamp = neighbours.iter().filter(|n| free(n)).map(|&n| self.ranges.stamp_of(n)).max();
-        let freed = self.free(BlockId(middle));
+        let (freed, _) = self.free(BlockId(middle));
         self.ranges.tick = tick;
         self.ranges.set_stamp(freed.result.id.0, stamp.unwrap_or(0));
         freed
