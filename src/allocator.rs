@@ -96,8 +96,9 @@ impl Builder {
     }
 
     /// How far the bytes held from the driver may run above the peak in use, as a fraction of it, before
-    /// idle segments are given back rather than more asked for. Without a slack, idle segments are
-    /// given back only when the driver or the cap refuses.
+    /// idle segments are given back, or idle pages moved, rather than more asked for. Unless said otherwise
+    /// it is 0.05 over pages; over segments there is none, and idle ones are given back only when the
+    /// driver or the cap refuses.
     pub fn slack(mut self, slack: f64) -> Self {
         self.settings.slack = Some(slack);
         self
@@ -148,7 +149,7 @@ impl Builder {
         self
     }
 
-    /// Checks the settings and builds the allocator. Asks the driver for nothing but its granularity.
+    /// Checks the settings and builds the allocator. Asks the driver for nothing but its granularity and page size.
     ///
     /// # Errors
     /// [`BuildError`] says which setting is wrong, and what would be right.

@@ -213,7 +213,10 @@ impl PoolCore {
         let Some(room) = room.checked_sub(hole.bytes()) else { return };
         let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
         if let Some(last) = hole.runs.last_mut() {
-            last.1 += share.min(room).min(hole.more);
+            let ahead = share.min(room).min(hole.more);
+            if !pages.is_stuck(last.0, last.1 + ahead) {
+                last.1 += ahead;
+            }
         }
     }
 

@@ -114,11 +114,13 @@ impl PoolCore {
         if self.is_forked() {
             return Err(AllocError::Forked);
         }
+        // Before the list is held: who moves pages holds their lock and looks at the list.
+        let paging = self.device.paging();
         let mut lanes = self.lanes.lock();
         if let Some(lane) = self.table.find(stream) {
             return Ok(lane);
         }
-        let lane = Lane::bind(stream, Front::new(self.clone()), self.device.paging());
+        let lane = Lane::bind(stream, Front::new(self.clone()), paging);
         self.device.add_lane(lane);
         lanes.push(lane);
         self.table.enter(stream, lane);

@@ -127,7 +127,8 @@ impl PoolCore {
             let Some(mut both) = lane.both_if(|p| std::ptr::eq(p, &**self)) else { return };
             both.parts().1.heap.tick()
         };
-        if !pages.marks.wants(lane.key(), tick) || device.is_capturing() != Ok(None) {
+        let wants = pages.marks.wants(lane.key(), tick) && !pages.marks.is_full(lane.key());
+        if !wants || device.is_capturing() != Ok(None) {
             return;
         }
         match pending::record(&*device.driver, lane.stream()) {
@@ -210,8 +211,14 @@ impl PoolCore {
                 Ok(bytes)
             }
             Err(error) => {
-                let mut both = idle.lane.twin.both();
-                both.parts().1.map_pages(address, bytes, band, &self.device.settings);
+                match idle.lane.both_if(ours) {
+                    Some(mut both) => {
+                        let settings = &self.device.settings;
+                        both.parts().1.map_pages(address, bytes, band, settings);
+                    }
+                    // The lane has ended meanwhile and left its ranges, this run not among what is mapped.
+                    None => pages.stuck.push((address, bytes)),
+                }
                 Err(error)
             }
         }

@@ -206,6 +206,7 @@ impl PoolCore {
 
     /// Nobody can ask the pool any more: gives idle memory back now, the rest as it is freed.
     pub(crate) fn close(self: &Arc<Self>) {
+        self.keeps_pages.store(false, Ordering::Relaxed);
         for lane in self.lanes() {
             lane.begin_closing(self);
         }

@@ -18,12 +18,14 @@ fn setup(from: &mut Choices) -> Setup {
     let (flags, size) = (from.next(), from.next());
     Setup {
         policy: NAMES[from.next() as usize % NAMES.len()],
+        paged: size & 16 > 0,
         front: flags & 1 > 0,
         share_streams: flags & 6 > 0,
         slack: [None, Some(0.0), None, Some(0.25)][flags as usize >> 3 & 3],
         cached_bytes_cap: (flags >> 5 == 7).then_some(u64::from(size) << 18),
         capacity: [8, 24, 64, 200][size as usize & 3] << 20,
-        granularity: [2 << 20, 64 << 10, 2 << 20, 4 << 10][size as usize >> 2 & 3],
+        granularity: [2 << 20, 64 << 10, 2 << 20, if size & 16 > 0 { 16 << 20 } else { 4 << 10 }]
+            [size as usize >> 2 & 3],
         seed: u64::from(from.next()),
     }
 }

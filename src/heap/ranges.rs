@@ -250,3 +250,245 @@ impl Heap {
         first.saturating_add(page) <= b.address + b.size && first < end
     }
 }
+
+#[cfg(test)]
+mod tests {
+    use super::super::{CutAt, Heap, State};
+    use aquifer_policies::BlockId;
+
+    const PAGE: u64 = 4096;
+    const START: u64 = 1 << 30;
+    const PAGES: u64 = 24;
+
+    /// A heap beside a naive map of what each page and each block is.
+    struct Model {
+        heap: Heap,
+        seed: u64,
+        mapped: Vec<bool>,
+        /// Id, address and bytes.
+        used: Vec<(BlockId, u64, u64)>,
+    }
+
+    impl Model {
+        fn below(&mut self, n: u64) -> u64 {
+            self.seed = self.seed.wrapping_mul(6_364_136_223_846_793_005).wrapping_add(1);
+            (self.seed >> 33) % n
+        }
+
+        /// A run of up to `most` pages from a random one on that are all `mapped`, the last page of the range
+        /// left out.
+        fn run(&mut self, mapped: bool, most: u64) -> Option<(u64, u64)> {
+            let first = self.below(PAGES - 1);
+            let end = (first + 1 + self.below(most)).min(PAGES - 1);
+            let count = (first..end).take_while(|&p| self.mapped[p as usize] == mapped).count();
+            (count > 0).then_some((first, count as u64))
+        }
+
+        fn map(&mut self) {
+            let Some((first, count)) = self.run(false, 4) else { return };
+            let freed = self.heap.map_pages(START + first * PAGE, count * PAGE);
+            assert!(freed.result.size >= count * PAGE);
+            (first..first + count).for_each(|p| self.mapped[p as usize] = true);
+        }
+
+        fn unmap(&mut self) {
+            let Some((first, count)) = self.run(true, 3) else { return };
+            let (address, bytes) = (START + first * PAGE, count * PAGE);
+            let touches = |u: &(BlockId, u64, u64)| u.1 < address + bytes && address < u.1 + u.2;
+            let is_idle = !self.used.iter().any(touches);
+            let Some(block) = self.heap.free_at(address) else { return assert!(!is_idle) };
+            let cut = self.heap.unmap_pages(block.id, address, bytes);
+            assert_eq!(cut.is_ok(), is_idle, "{cut:?}");
+            if is_idle {
+                (first..first + count).for_each(|p| self.mapped[p as usize] = false);
+            }
+        }
+
+        fn cut(&mut self) {
+            let free: Vec<_> = self.heap.blocks().filter(|b| b.free).collect();
+            if free.is_empty() {
+                return;
+            }
+            let b = free[self.below(free.len() as u64) as usize];
+            let grains = b.size / 512;
+            let skip = self.below(grains) * 512;
+            let take = (1 + self.below(grains - skip / 512)) * 512;
+            let at = CutAt { block: b.id, skip, take, size: take, align: 512, band: 0 };
+            let cut = self.heap.cut(at).expect("it lies in a free block");
+            self.used.push((cut.taken_id, b.address + skip, take));
+        }
+
+        fn free(&mut self) {
+            if !self.used.is_empty() {
+                let at = self.below(self.used.len() as u64) as usize;
+                let (id, ..) = self.used.swap_remove(at);
+                let before = self.heap.tick();
+                let (freed, _) = self.heap.free(id);
+                assert_eq!(self.heap.ranges.stamp_of(freed.result.id.0), before + 1);
+            }
+        }
+
+        fn check(&self) {
+            self.heap.audit().expect("sound");
+            let pages = self.mapped.iter().filter(|m| **m).count() as u64;
+            assert_eq!(self.heap.reserved_bytes(), pages * PAGE);
+            for b in self.heap.blocks() {
+                let first = (b.address - START) / PAGE;
+                let end = (b.address + b.size - START).div_ceil(PAGE);
+                let mapped = (first..end).all(|p| self.mapped[p as usize] != b.unmapped);
+                assert!(mapped, "{b:?}");
+            }
+            for run in self.heap.idle_runs() {
+                let touched = |u: &&(BlockId, u64, u64)| u.1 < run.end() && run.address < u.1 + u.2;
+                assert_eq!(self.used.iter().find(touched), None);
+                assert!((run.address | run.bytes).is_multiple_of(PAGE));
+                assert!(run.stamp <= self.heap.tick());
+            }
+            let used = self.heap.blocks().filter(|b| !b.free && !b.unmapped).count();
+            assert_eq!(used, self.used.len());
+        }
+    }
+
+    fn run(seed: u64, ops: u64) -> Model {
+        let mut heap = Heap::default();
+        heap.set_page(PAGE);
+        heap.add_range(START, PAGES * PAGE, 0);
+        let (mapped, used) = (vec![false; PAGES as usize], Vec::new());
+        let mut model = Model { heap, seed, mapped, used };
+        for _ in 0..ops {
+            match model.below(5) {
+                0 => model.map(),
+                1 => model.unmap(),
+                2 => model.cut(),
+                _ => model.free(),
+            }
+            model.check();
+        }
+        model
+    }
+
+    #[test]
+    fn pages_come_and_go_under_blocks_that_come_and_go() {
+        for seed in 0..60 {
+            let mut model = run(seed, 300);
+            while !model.used.is_empty() {
+                model.free();
+            }
+            let runs: Vec<_> = model.heap.idle_runs().collect();
+            for run in runs {
+                let id = model.heap.free_at(run.address).expect("it is free").id;
+                model.heap.unmap_pages(id, run.address, run.bytes).expect("it is idle");
+                model.heap.audit().expect("sound");
+            }
+            assert_eq!(model.heap.reserved_bytes(), 0);
+            assert!(model.heap.ranges().all(|r| r.empty));
+            let vacant = |b: &super::Block| b.state == State::Vacant;
+            assert_eq!(model.heap.blocks.iter().filter(|b| !vacant(b)).count(), 1);
+        }
+    }
+
+    /// New pages are as old as what they join; a cut leaves the age of what it leaves.
+    #[test]
+    fn mapping_makes_no_block_younger() {
+        let mut heap = Heap::default();
+        heap.set_page(PAGE);
+        heap.set_tick(100);
+        heap.add_range(START, PAGES * PAGE, 0);
+        let first = heap.map_pages(START, PAGE).result.id;
+        assert_eq!((heap.tick(), heap.ranges.stamp_of(first.0)), (100, 0));
+        let at = CutAt { block: first, skip: 0, take: PAGE, size: PAGE, align: 512, band: 0 };
+        let taken = heap.cut(at).expect("free").taken_id;
+        let freed = heap.free(taken).0.result.id;
+        assert_eq!(heap.ranges.stamp_of(freed.0), 101);
+        let joined = heap.map_pages(START + PAGE, 2 * PAGE).result;
+        assert_eq!((joined.size, heap.ranges.stamp_of(joined.id.0)), (3 * PAGE, 101));
+        let cut = heap.unmap_pages(joined.id, START + PAGE, PAGE).expect("idle");
+        let stamps = [cut.front().expect("in front").id, cut.tail().expect("behind").id];
+        assert_eq!(stamps.map(|id| heap.ranges.stamp_of(id.0)), [101, 101]);
+    }
+
+    /// Holes of the heap, by search at every grain.
+    mod holes {
+        use super::super::super::{Heap, HoleWant, Rule};
+        use super::{Model, PAGE, PAGES, START, run};
+
+        /// Whether `want` may lie at `at`, and the bytes to map for it.
+        fn cost(model: &Model, want: &HoleWant, at: u64) -> Option<u64> {
+            let end = at + want.size;
+            let is_free = !model.used.iter().any(|u| u.1 < end && at < u.1 + u.2);
+            let is_inside = end <= START + (PAGES - 1) * PAGE && at.is_multiple_of(want.align);
+            (is_free && is_inside).then(|| {
+                let pages = (at - START) / PAGE..(end - START).div_ceil(PAGE);
+                pages.filter(|&p| !model.mapped[p as usize]).count() as u64 * PAGE
+            })
+        }
+
+        /// The places in holes that have unmapped pages: bytes to map, address.
+        fn places(model: &Model, want: &HoleWant) -> Vec<(u64, u64)> {
+            let grains = (START..START + PAGES * PAGE).step_by(512);
+            let all = grains.filter_map(|at| Some((cost(model, want, at)?, at)));
+            all.filter(|p| hole_has_unmapped(&model.heap, p.1)).collect()
+        }
+
+        fn hole_has_unmapped(heap: &Heap, at: u64) -> bool {
+            let blocks: Vec<_> = heap.blocks().collect();
+            let used = |i: usize| !blocks[i].free && !blocks[i].unmapped;
+            let mine = blocks.iter().position(|b| at < b.address + b.size).expect("in the range");
+            let first = (0..mine).rev().find(|&i| used(i)).map_or(0, |i| i + 1);
+            let end = (mine..blocks.len()).find(|&i| used(i)).unwrap_or(blocks.len());
+            blocks[first..end].iter().any(|b| b.unmapped)
+        }
+
+        fn wants(model: &mut Model, rule: Rule) -> HoleWant {
+            let size = (1 + model.below(5 * PAGE / 512)) * 512;
+            let align = [512, 1024, PAGE, 4 * PAGE][model.below(4) as usize];
+            HoleWant { band: 0, size, align, rule }
+        }
+
+        #[test]
+        fn the_hole_found_needs_no_more_pages_than_any_other() {
+            for seed in 0..400 {
+                let mut model = run(seed, 80 + seed % 60);
+                for _ in 0..8 {
+                    let want = wants(&mut model, Rule::FewestPages);
+                    let fewest = places(&model, &want).into_iter().min();
+                    let found = model.heap.hole_for(&want);
+                    let Some((bytes, _)) = fewest else {
+                        assert_eq!(found, None);
+                        continue;
+                    };
+                    let found = found.expect("there is a place");
+                    assert_eq!(cost(&model, &want, found.address), Some(bytes), "{want:?}");
+                    assert_eq!(found.bytes(), bytes, "{found:?}");
+                    for &(address, bytes) in &found.runs {
+                        model.heap.map_pages(address, bytes);
+                        let pages = (address - START) / PAGE..(address + bytes - START) / PAGE;
+                        pages.for_each(|p| model.mapped[p as usize] = true);
+                        model.check();
+                    }
+                    let block = model.heap.free_at(found.address).expect("it is mapped now");
+                    assert!(found.address + want.size <= block.address + block.size);
+                }
+            }
+        }
+
+        #[test]
+        fn a_lower_hole_is_said_to_be_there_when_one_is_found() {
+            for seed in 0..400 {
+                let mut model = run(seed, 80 + seed % 60);
+                let want = wants(&mut model, Rule::Lowest);
+                let lowest = places(&model, &want).into_iter().map(|p| p.1).min();
+                let found = model.heap.hole_for(&want).map(|hole| hole.address);
+                assert_eq!(found, lowest, "{want:?}");
+                let free: Vec<_> = model.heap.blocks().filter(|b| b.free).collect();
+                for b in free {
+                    let skip = b.address.next_multiple_of(want.align) - b.address;
+                    if skip + want.size <= b.size {
+                        let is_lower = found.is_some_and(|at| at < b.address + skip);
+                        assert_eq!(model.heap.has_lower_hole(&want, b.id, skip), is_lower);
+                    }
+                }
+            }
+        }
+    }
+}

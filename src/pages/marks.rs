@@ -9,7 +9,7 @@ use std::collections::{BTreeMap, VecDeque};
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) struct LaneKey(pub(crate) usize);
 
-/// Events of one lane that are kept at most; the newer ones are worth little then.
+/// Events of one lane that are kept at most; more for each few frees are worth little then.
 const MARKS_MAX: usize = 64;
 
 #[derive(Debug, Default)]
@@ -56,14 +56,24 @@ impl Marks {
     pub(crate) fn wants(&self, lane: LaneKey, tick: u64) -> bool {
         let Some(marks) = self.lanes.get(&lane) else { return tick > 0 };
         let last = marks.open.back().map_or(marks.clean, |m| m.tick);
-        tick > last && marks.open.len() < MARKS_MAX
+        tick > last
     }
 
-    /// `event` was recorded on the lane's stream after its clock had shown `tick`.
+    /// Whether the lane has as many open events as are kept.
+    pub(crate) fn is_full(&self, lane: LaneKey) -> bool {
+        self.lanes.get(&lane).is_some_and(|l| l.open.len() >= MARKS_MAX)
+    }
+
+    /// `event` was recorded on the lane's stream after its clock had shown `tick`. Where there are too many,
+    /// it takes the place of the newest, which says less.
     pub(crate) fn enter(&mut self, lane: LaneKey, event: EventId, tick: u64) {
         self.orders += 1;
         let order = self.orders;
-        self.lanes.entry(lane).or_default().open.push_back(Mark { event, tick, order });
+        let open = &mut self.lanes.entry(lane).or_default().open;
+        if open.len() >= MARKS_MAX {
+            self.unreleased.extend(open.pop_back().map(|m| m.event));
+        }
+        open.push_back(Mark { event, tick, order });
     }
 
     /// All work of the lane's stream up to `tick` is known to be over.

@@ -4,7 +4,7 @@
 pub(crate) const GRANULARITY: u64 = 2 << 20;
 
 /// The search ends when it knows the capacity to one part in this many of the peak live bytes.
-const PRECISION: u64 = 200;
+const PRECISION: u64 = 1000;
 
 /// Bisects between the peak live bytes, less than which cannot be enough, and twice the bytes
 /// reserved on a large device. The smallest capacity found with what `try_at` answered for it; none
