@@ -152,7 +152,8 @@ fn wrong_policies(manifest: &str, sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// The files in the map: a tree in a fenced block, two spaces a level, folders ending in `/`.
+/// The files in the map: a tree in a fenced block, two spaces a level, folders ending in `/`; a line may
+/// begin with several files, apart by commas.
 fn mapped(page: &str) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     for block in page.split("```").skip(1).step_by(2) {
@@ -163,10 +164,10 @@ fn mapped(page: &str) -> BTreeSet<String> {
             folders.retain(|folder| folder.0 < indent);
             if name.ends_with('/') {
                 folders.push((indent, name));
-            } else if name.ends_with(".rs") {
-                let folder: String = folders.iter().map(|folder| folder.1).collect();
-                files.insert(folder + name);
             }
+            let folder: String = folders.iter().map(|folder| folder.1).collect();
+            let names = line.split_whitespace().map(|name| name.trim_end_matches(','));
+            files.extend(names.take_while(|n| n.ends_with(".rs")).map(|n| folder.clone() + n));
         }
     }
     files
@@ -329,10 +330,9 @@ mod doctored {
 
     #[test]
     fn a_map_that_lacks_or_invents_a_file_is_found() {
-        let page =
-            "```text\nsrc/\n  lib.rs   front\n  heap/\n    mod.rs  books\n  sync.rs  locks\n```\n";
+        let page = "```text\nsrc/\n  lib.rs   front\n  heap/\n    mod.rs  books\n  sync.rs, fork.rs  locks\n```\n";
         let there = |paths: &[&str]| paths.iter().map(|path| path.to_string()).collect();
-        let all = ["src/lib.rs", "src/heap/mod.rs", "src/sync.rs"];
+        let all = ["src/lib.rs", "src/fork.rs", "src/heap/mod.rs", "src/sync.rs"];
         assert!(wrong_map(page, &there(&all)).is_empty());
         assert_eq!(wrong_map(page, &there(&all[1..])), ["there is no src/lib.rs"]);
         let more = [&all[..], &["src/new.rs"]].concat();
