@@ -6,7 +6,7 @@ use super::sections::Part;
 use super::state::Span;
 
 /// Buffers looked at in all, over the orders of a part: a second's work or less.
-const LOOKS_MAX: u64 = 30_000_000;
+const LOOKS_MAX: u64 = 20_000_000;
 
 /// Runs in all: orders, and then the best of them with what did not fit moved up.
 const RUNS_MAX: u32 = 200;

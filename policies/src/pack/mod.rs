@@ -129,13 +129,14 @@ pub fn pack_within(
     Ok(instance.packing(&offsets, budget.spent()))
 }
 
-/// Offsets of each part in units.
+/// Offsets of each part in units above its base.
 type Offsets = Vec<Vec<u64>>;
 
 impl Instance {
     /// Packs without a search, as low as `enough` units if that is easy.
     fn fast(&self, enough: u64) -> Offsets {
-        self.parts.iter().map(|part| first_fit::pack(part, enough)).collect()
+        let parts = self.parts.iter();
+        parts.map(|part| first_fit::pack(part, enough.saturating_sub(part.base))).collect()
     }
 
     /// Offsets under a capacity in bytes: of parts for which `known` ones will do those, of others
@@ -153,8 +154,9 @@ impl Instance {
         let units = capacity / self.unit;
         let mut offsets = known.clone();
         for (part, offsets) in self.parts.iter().zip(&mut offsets) {
-            if part.height(offsets) > units {
-                *offsets = restarts::solve(part, units, budget)?;
+            let above = units - part.base;
+            if part.height(offsets) > above {
+                *offsets = restarts::solve(part, above, budget)?;
             }
         }
         Ok(offsets)

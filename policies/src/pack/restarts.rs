@@ -11,7 +11,7 @@ use super::state::Span;
 use super::{Effort, PackError};
 
 /// Nodes of the first run. With this and the next two, the eleven public instances of MiniMalloc take
-/// 24,791 nodes in all (`cargo test -p aquifer-policies public -- --nocapture`).
+/// 24,753 nodes in all (`cargo test -p aquifer-policies public -- --nocapture`).
 const RUN_NODES: f64 = 500.0;
 
 /// How much longer runs get each time all orders have been tried.
