@@ -154,7 +154,8 @@ fn wrong_policies(manifest: &str, sources: &[Source]) -> Vec<String> {
     wrong
 }
 
-/// The files in the map: a tree in a fenced block, two spaces a level, folders ending in `/`.
+/// The files in the map: a tree in a fenced block, two spaces a level, folders ending in `/`; a line may
+/// begin with several files, apart by commas.
 fn mapped(page: &str) -> BTreeSet<String> {
     let mut files = BTreeSet::new();
     for block in page.split("```").skip(1).step_by(2) {
@@ -165,10 +166,11 @@ fn mapped(page: &str) -> BTreeSet<String> {
             folders.retain(|folder| folder.0 < indent);
             if name.ends_with('/') {
                 folders.push((indent, name));
-            } else if name.ends_with(".rs") {
-                let folder: String = folders.iter().map(|folder| folder.1).collect();
-                files.extend(alternatives(name).map(|name| folder.clone() + &name));
             }
+            let folder: String = folders.iter().map(|folder| folder.1).collect();
+            let names = line.split_whitespace().map(|name| name.trim_end_matches(','));
+            let listed = names.take_while(|name| name.ends_with(".rs")).flat_map(alternatives);
+            files.extend(listed.map(|name| folder.clone() + &name));
         }
     }
     files
@@ -338,10 +340,9 @@ mod doctored {
 
     #[test]
     fn a_map_that_lacks_or_invents_a_file_is_found() {
-        let page =
-            "```text\nsrc/\n  lib.rs   front\n  heap/\n    mod.rs  books\n  sync.rs  locks\n```\n";
+        let page = "```text\nsrc/\n  lib.rs   front\n  heap/\n    mod.rs  books\n  sync.rs, fork.rs  locks\n```\n";
         let there = |paths: &[&str]| paths.iter().map(|path| path.to_string()).collect();
-        let all = ["src/lib.rs", "src/heap/mod.rs", "src/sync.rs"];
+        let all = ["src/lib.rs", "src/fork.rs", "src/heap/mod.rs", "src/sync.rs"];
         assert!(wrong_map(page, &there(&all)).is_empty());
         assert_eq!(wrong_map(page, &there(&all[1..])), ["there is no src/lib.rs"]);
         let more = [&all[..], &["src/new.rs"]].concat();

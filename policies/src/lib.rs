@@ -15,6 +15,7 @@ mod growth;
 mod index;
 mod leaf;
 mod never_cache;
+pub mod pack;
 mod size_classes;
 mod size_lists;
 mod size_order;

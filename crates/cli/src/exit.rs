@@ -11,13 +11,15 @@ Exit codes:
   0  done
   1  failed for a reason that none of the others names
   2  the command line is wrong
-  3  a trace could not be read or is no trace
-  4  the replay ran out of memory (runs that search for the smallest capacity do not count)";
+  3  a trace or a list of buffers could not be read, or is none
+  4  the replay ran out of memory (runs that search for the smallest capacity do not count)
+  5  no packing within the capacity: there is none, or none was found (the output says which)";
 
 /// How the command ends; where several hold, the last of this list that does.
 #[derive(Debug, Clone, Copy, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Exit {
     Done,
+    NoFit,
     OutOfMemory,
     Failed,
     BadInput,
@@ -32,6 +34,7 @@ impl From<Exit> for ExitCode {
             Exit::Usage => 2,
             Exit::BadInput => 3,
             Exit::OutOfMemory => 4,
+            Exit::NoFit => 5,
         })
     }
 }

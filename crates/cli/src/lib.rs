@@ -6,6 +6,8 @@ mod engine;
 mod exit;
 mod input;
 mod min_capacity;
+mod plan;
+pub mod plan_csv;
 mod progress;
 mod replay;
 mod rows;
@@ -34,6 +36,7 @@ struct Command {
 
 #[derive(Debug, Subcommand)]
 enum Verb {
+    Plan(plan::Arguments),
     Replay(replay::Arguments),
     Trace(trace::Arguments),
 }
@@ -54,6 +57,7 @@ pub fn run(
     };
     let output = &mut std::io::stdout().lock();
     match command.verb {
+        Verb::Plan(arguments) => plan::run(&arguments, output),
         Verb::Replay(arguments) => replay::run(&arguments, engine, output),
         Verb::Trace(arguments) => trace::run(&arguments, output),
     }
