@@ -22,6 +22,13 @@ pub trait Engine {
     /// The backings it can run, by name; the first is the one taken if none is asked for.
     fn backings(&self) -> &[&'static str];
 
+    /// Whether a policy and a slack matter with a backing. One with which they do not is run with the
+    /// policy `-` and no slack.
+    fn takes_policy(&self, backing: &str) -> bool {
+        let _ = backing;
+        true
+    }
+
     /// Replays a trace once for each of `setup.repeats` and returns the row of the whole.
     /// `progress` is told the operations done of `trace.len() * repeats`, as often as the engine
     /// likes, and never within the part that is timed. Runs beyond those are not in its count.
@@ -35,6 +42,19 @@ pub trait Engine {
         setup: &Setup,
         progress: &dyn Fn(u64),
     ) -> Result<ReplayRow, EngineError>;
+
+    /// Replays a trace once more: the most bytes reserved in each of `parts` equal parts of its
+    /// operations, or of each operation if there are fewer.
+    ///
+    /// # Errors
+    ///
+    /// As [`Engine::replay`].
+    fn reserved_over_ops(
+        &self,
+        trace: &Trace,
+        setup: &Setup,
+        parts: usize,
+    ) -> Result<Vec<u64>, EngineError>;
 }
 
 /// What one replay is run with.
@@ -42,7 +62,7 @@ pub trait Engine {
 pub struct Setup {
     /// The trace's name, for the row.
     pub name: String,
-    /// A policy that [`Engine::check_policy`] takes.
+    /// A policy that [`Engine::check_policy`] takes, or `-` as [`Engine::takes_policy`] says.
     pub policy: String,
     /// One of [`Engine::backings`].
     pub backing: String,
@@ -86,6 +106,10 @@ pub struct ReplayRow {
     /// Driver calls after the warm-up, all kinds together: also those that only ask, such as
     /// `memory_info`, `query_event` and `capture`.
     pub driver_calls_after_warmup: u64,
+    /// Pages of physical memory created; 0 where memory is not paged.
+    pub pages_created: u64,
+    /// How often a page was mapped again, elsewhere.
+    pub pages_moved: u64,
     /// Modelled time in the driver in nanoseconds, each call at its default cost; waits for the
     /// device's work are not in it.
     pub modelled_driver_ns: u64,
@@ -93,6 +117,9 @@ pub struct ReplayRow {
     pub modelled_driver_ns_low: u64,
     /// The same with each call at the highest.
     pub modelled_driver_ns_high: u64,
+    /// The same for a step, on average from the first mark in the second half of the trace on; none if
+    /// there is no mark.
+    pub driver_ns_per_step_second_half: Option<CostSpread>,
     /// How often the host waited for the device.
     pub host_waits: u64,
     /// Requests for which there was no memory; those of a search for the smallest capacity do not
@@ -103,8 +130,21 @@ pub struct ReplayRow {
     pub ns_per_op: f64,
     /// The smallest capacity found without running out, if it was searched for and there is one.
     pub min_capacity_bytes: Option<u64>,
+    /// As `driver_ns_per_step_second_half`, in the run at that capacity.
+    pub driver_ns_per_step_second_half_at_min_capacity: Option<CostSpread>,
     /// Driver calls by kind in the run at that capacity.
     pub driver_calls_at_min_capacity: Option<BTreeMap<String, u64>>,
+}
+
+/// Modelled time in nanoseconds.
+#[derive(Debug, Clone, Copy, PartialEq, Eq, Serialize)]
+pub struct CostSpread {
+    /// Each call at the lowest cost found for it.
+    pub low: u64,
+    /// At the usual cost.
+    pub default: u64,
+    /// At the highest.
+    pub high: u64,
 }
 
 impl ReplayRow {
@@ -169,6 +209,10 @@ impl Engine for NoEngine {
     }
 
     fn replay(&self, _: &Trace, _: &Setup, _: &dyn Fn(u64)) -> Result<ReplayRow, EngineError> {
+        Err(EngineError::NoEngine)
+    }
+
+    fn reserved_over_ops(&self, _: &Trace, _: &Setup, _: usize) -> Result<Vec<u64>, EngineError> {
         Err(EngineError::NoEngine)
     }
 }

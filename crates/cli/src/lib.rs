@@ -2,8 +2,10 @@
 //! engine of their own. Knows arguments, output and exit codes; decides nothing about memory.
 
 mod bytes;
+mod choices;
 mod engine;
 mod exit;
+mod expandable;
 mod input;
 mod min_capacity;
 mod plan;
@@ -13,8 +15,12 @@ mod replay;
 mod rows;
 mod run;
 mod simulated;
+mod subject;
 mod table;
+mod tiles;
+mod timeline;
 mod trace;
+mod usage;
 mod warmup;
 
 use std::ffi::OsString;
@@ -22,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{Parser, Subcommand};
 
-pub use engine::{Engine, EngineError, NoEngine, ReplayRow, Setup};
+pub use engine::{CostSpread, Engine, EngineError, NoEngine, ReplayRow, Setup};
 pub use simulated::Simulated;
 pub use warmup::warmup_end;
 

@@ -8,6 +8,7 @@ use aquifer::trace::Trace;
 use clap::Args;
 
 use crate::bytes;
+use crate::choices::{LAG_MAX, NO_POLICY, check_backing, fraction, policies, usual_repeats};
 use crate::engine::{Engine, EngineError, Setup};
 use crate::exit::{self, Exit};
 use crate::input::{complain, traces};
@@ -18,11 +19,16 @@ use crate::warmup::warmup_end;
 /// Replay recorded allocation traces through allocation policies, on a simulated device.
 ///
 /// In the table, ratio is peak reserved / peak live, frag is 1 - live / reserved, and allocs/frees are
-/// segments or pages got from the driver and given back. "after warm-up" counts driver calls of all kinds from
+/// segments or pages got from the driver and given back, "moved" is how often a page was mapped again
+/// elsewhere. "after warm-up" counts driver calls of all kinds from
 /// the mark after the first training step that follows validation on, or from a quarter of the trace
 /// on. "driver ms" is the modelled time in the driver, at the usual cost of each call and at the lowest
 /// and highest found. ns/op is the processor time of the replay. Runs are on one device of 80 GiB
-/// unless told otherwise, with memory in units of 2 MiB.
+/// unless told otherwise, with memory in units of 2 MiB. JSON has also the modelled driver time of a
+/// step in the second half of the trace.
+///
+/// The backing `expandable` is no part of the allocator: it is a model of PyTorch's rules for expandable
+/// segments, to compare with. It takes no policy, shown as -, and no slack.
 #[derive(Debug, Args)]
 #[command(after_help = exit::HELP)]
 pub(crate) struct Arguments {
@@ -31,11 +37,11 @@ pub(crate) struct Arguments {
     traces: Vec<PathBuf>,
 
     /// Policies to run, apart by commas, with options or without (bins:small=1MiB,grow=0.25), or
-    /// `all`
-    #[arg(long, value_name = "POLICIES", default_value = "first-fit")]
-    policy: String,
+    /// `all` [default: first-fit]
+    #[arg(long, value_name = "POLICIES")]
+    policy: Option<String>,
 
-    /// Where blocks get their memory [default: the engine's first]
+    /// Where blocks get their memory: paged, segments or expandable [default: the first]
     #[arg(long, value_name = "NAME")]
     backing: Option<String>,
 
@@ -65,19 +71,6 @@ pub(crate) struct Arguments {
     /// One JSON object a line instead of a table
     #[arg(long)]
     json: bool,
-}
-
-/// More operations than a trace can have.
-const LAG_MAX: u64 = 1 << 40;
-
-/// Traces of more operations are run once unless told otherwise.
-const LONG_TRACE_OPS: usize = 1_000_000;
-
-fn fraction(text: &str) -> Result<f64, String> {
-    match text.parse::<f64>() {
-        Ok(fraction) if fraction.is_finite() && fraction >= 0.0 => Ok(fraction),
-        _ => Err("not a fraction: write 0, 0.05 or 0.25".into()),
-    }
 }
 
 /// Replays every trace with every policy asked for and writes the rows. What cannot be read or run
@@ -115,22 +108,19 @@ struct Plan<'a> {
 impl<'a> Plan<'a> {
     /// Holds the names asked for to what the engine has.
     fn new(arguments: &'a Arguments, engine: &dyn Engine) -> Result<Plan<'a>, (Exit, String)> {
-        let (known, backings) = (engine.policies(), engine.backings());
-        let (Some(_), Some(first)) = (known.first(), backings.first()) else {
+        let (Some(_), Some(first)) = (engine.policies().first(), engine.backings().first()) else {
             return Err((Exit::Failed, EngineError::NoEngine.to_string()));
         };
-        let policies = match arguments.policy.trim() {
-            "all" => known.iter().map(|name| name.to_string()).collect(),
-            specs => split_specs(specs),
-        };
-        for spec in &policies {
-            engine.check_policy(spec).map_err(|text| (Exit::Usage, text))?;
-        }
+        let usage = |text| (Exit::Usage, text);
+        let mut policies = policies(arguments.policy.as_deref(), engine).map_err(usage)?;
         let backing = arguments.backing.clone().unwrap_or(first.to_string());
-        if !backings.contains(&backing.as_str()) {
-            let there_are = backings.join(", ");
-            let text = format!("unknown backing `{backing}`: expected one of {there_are}");
-            return Err((Exit::Usage, text));
+        check_backing(&backing, engine).map_err(usage)?;
+        if !engine.takes_policy(&backing) {
+            if arguments.policy.is_some() {
+                let why = "places blocks by its own rules: leave out --policy";
+                return Err(usage(format!("backing `{backing}` {why}")));
+            }
+            policies = vec![NO_POLICY.to_string()];
         }
         Ok(Plan { arguments, policies, backing })
     }
@@ -162,7 +152,6 @@ impl<'a> Plan<'a> {
     }
 
     fn setup(&self, trace: &Trace, name: &str, policy: &str) -> Setup {
-        let usual_repeats = if trace.len() > LONG_TRACE_OPS { 1 } else { 3 };
         Setup {
             name: name.to_string(),
             policy: policy.to_string(),
@@ -171,25 +160,10 @@ impl<'a> Plan<'a> {
             lag_ops: self.arguments.lag,
             capacity_bytes: self.arguments.capacity,
             min_capacity: self.arguments.min_capacity,
-            repeats: self.arguments.repeats.unwrap_or(usual_repeats),
+            repeats: self.arguments.repeats.unwrap_or_else(|| usual_repeats(trace)),
             warmup_end: warmup_end(trace),
         }
     }
-}
-
-/// Splits a list at its commas, except at those within the options of a policy: a part `key=value`
-/// belongs to the policy before it.
-fn split_specs(list: &str) -> Vec<String> {
-    let mut specs: Vec<String> = Vec::new();
-    for part in list.split(',') {
-        match specs.last_mut() {
-            Some(spec) if spec.contains(':') && part.contains('=') && !part.contains(':') => {
-                *spec += &format!(",{part}");
-            }
-            _ => specs.push(part.trim().to_string()),
-        }
-    }
-    specs
 }
 
 #[cfg(test)]
@@ -199,7 +173,7 @@ mod tests {
     use clap::Parser;
 
     use super::*;
-    use crate::engine::ReplayRow;
+    use crate::engine::{CostSpread, ReplayRow};
 
     /// Answers with a row made of its setup; runs out of memory below 1 MiB.
     struct Echo;
@@ -216,7 +190,11 @@ mod tests {
         }
 
         fn backings(&self) -> &[&'static str] {
-            &["segments", "pages"]
+            &["segments", "pages", "fixed"]
+        }
+
+        fn takes_policy(&self, backing: &str) -> bool {
+            backing != "fixed"
         }
 
         fn replay(
@@ -242,15 +220,28 @@ mod tests {
                 fragmentation: ReplayRow::fragmentation(1, 2),
                 driver_calls: BTreeMap::from([("allocate".into(), 3), ("free".into(), 2)]),
                 driver_calls_after_warmup: setup.warmup_end as u64,
+                pages_created: 6,
+                pages_moved: 7,
                 modelled_driver_ns: 2_000_000,
                 modelled_driver_ns_low: 1_000_000,
                 modelled_driver_ns_high: 3_000_000,
+                driver_ns_per_step_second_half: Some(CostSpread { low: 1, default: 2, high: 3 }),
                 host_waits: setup.lag_ops,
                 ooms: u64::from(setup.capacity_bytes.is_some_and(|bytes| bytes < 1 << 20)),
                 ns_per_op: 12.34,
                 min_capacity_bytes: setup.min_capacity.then_some(5 << 30),
+                driver_ns_per_step_second_half_at_min_capacity: None,
                 driver_calls_at_min_capacity: None,
             })
+        }
+
+        fn reserved_over_ops(
+            &self,
+            _: &Trace,
+            _: &Setup,
+            parts: usize,
+        ) -> Result<Vec<u64>, EngineError> {
+            Ok(vec![1 << 30; parts])
         }
     }
 
@@ -272,25 +263,9 @@ mod tests {
     fn the_bundled_trace_and_first_fit_are_taken_when_none_is_named() {
         let (exit, rows) = replay(&["--min-capacity"]);
         let row = rows.lines().nth(1).unwrap();
-        assert!(row.starts_with("netvlad-triplet-fp32  first-fit   6.86 GiB"), "{row}");
+        assert!(row.starts_with("netvlad-triplet-fp32  segments  first-fit   6.86 GiB"), "{row}");
         assert!(row.ends_with("  5.00 GiB"), "{row}");
         assert_eq!((exit, rows.lines().count()), (Exit::Done, 2));
-    }
-
-    #[test]
-    fn commas_part_policies_but_not_their_options() {
-        for (list, specs) in [
-            ("bins", &["bins"][..]),
-            ("bins, buddy", &["bins", "buddy"]),
-            (
-                "bins:small=1,grow=0.2,buddy:grow=1,bins",
-                &["bins:small=1,grow=0.2", "buddy:grow=1", "bins"],
-            ),
-            ("bins,grow=1", &["bins", "grow=1"]),
-            ("", &[""]),
-        ] {
-            assert_eq!(split_specs(list), specs);
-        }
     }
 
     #[test]
@@ -302,9 +277,12 @@ mod tests {
             \"backing\":\"pages\",\"ops\":136057,\"peak_live_bytes\":7364637248,\
             \"peak_reserved_bytes\":14729274496,\"fragmentation\":0.5,\
             \"driver_calls\":{\"allocate\":3,\"free\":2},\
-            \"driver_calls_after_warmup\":74626,\"modelled_driver_ns\":2000000,\
+            \"driver_calls_after_warmup\":74626,\"pages_created\":6,\"pages_moved\":7,\
+            \"modelled_driver_ns\":2000000,\
             \"modelled_driver_ns_low\":1000000,\"modelled_driver_ns_high\":3000000,\
+            \"driver_ns_per_step_second_half\":{\"low\":1,\"default\":2,\"high\":3},\
             \"host_waits\":0,\"ooms\":0,\"ns_per_op\":12.34,\"min_capacity_bytes\":null,\
+            \"driver_ns_per_step_second_half_at_min_capacity\":null,\
             \"driver_calls_at_min_capacity\":null}";
         assert_eq!(rows.lines().next(), Some(expected));
     }
@@ -318,6 +296,7 @@ mod tests {
             (&["--policy", "all"][..], Exit::Failed, 1),
             (&["--policy", "worst-fit"], Exit::Usage, 0),
             (&["--backing", "paper"], Exit::Usage, 0),
+            (&["--backing", "fixed", "--policy", "first-fit"], Exit::Usage, 0),
             (&["--capacity", "0"], Exit::Usage, 0),
             (&["--policy", "first-fit", "--capacity", "4KiB"], Exit::OutOfMemory, 1),
             (&["--policy", "first-fit", "no/such.trace", manifest, resnet], Exit::BadInput, 1),
@@ -325,6 +304,13 @@ mod tests {
             let (found, text) = replay(&[options, &["--json"]].concat());
             assert_eq!((found, text.lines().count()), (exit, rows), "{options:?}");
         }
+    }
+
+    #[test]
+    fn a_backing_without_policy_has_a_dash_for_it() {
+        let (exit, rows) = replay(&["--backing", "fixed", "--json"]);
+        assert!(rows.contains("\"policy\":\"-\",\"backing\":\"fixed\""), "{rows}");
+        assert_eq!(exit, Exit::Done);
     }
 
     #[test]

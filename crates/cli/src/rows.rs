@@ -55,14 +55,16 @@ impl<'a> Output<'a> {
     }
 }
 
-const HEAD: [&str; 13] = [
+const HEAD: [&str; 15] = [
     "trace",
+    "backing",
     "policy",
     "peak live",
     "peak reserved",
     "ratio",
     "frag",
     "allocs/frees",
+    "moved",
     "after warm-up",
     "driver ms (low..high)",
     "host waits",
@@ -73,7 +75,7 @@ const HEAD: [&str; 13] = [
 
 fn table(rows: &[ReplayRow], format: Format) -> Table {
     let columns = if format.min_capacity { HEAD.len() } else { HEAD.len() - 1 };
-    let mut table = Table::new(2, &HEAD[..columns]);
+    let mut table = Table::new(3, &HEAD[..columns]);
     for row in rows {
         let mut cells = cells(row).to_vec();
         cells.truncate(columns);
@@ -84,23 +86,39 @@ fn table(rows: &[ReplayRow], format: Format) -> Table {
 
 fn cells(row: &ReplayRow) -> [String; HEAD.len()] {
     let calls = |kind| row.driver_calls.get(kind).copied().unwrap_or(0);
-    let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
-    let low_high = [ms(row.modelled_driver_ns_low), ms(row.modelled_driver_ns_high)].join("..");
     [
         row.trace.clone(),
+        row.backing.clone(),
         row.policy.clone(),
         Readable(row.peak_live_bytes).to_string(),
         Readable(row.peak_reserved_bytes).to_string(),
-        row.ratio().map_or("-".into(), |ratio| format!("{ratio:.3}")),
+        ratio(row),
         format!("{:.1} %", row.fragmentation * 100.0),
-        format!("{}/{}", calls("allocate") + calls("create"), calls("free") + calls("release")),
+        format!(
+            "{}/{}",
+            calls("allocate") + row.pages_created,
+            calls("free") + calls("release_handle")
+        ),
+        row.pages_moved.to_string(),
         row.driver_calls_after_warmup.to_string(),
-        format!("{} ({low_high})", ms(row.modelled_driver_ns)),
+        driver_ms(row),
         row.host_waits.to_string(),
         row.ooms.to_string(),
         format!("{:.1}", row.ns_per_op),
         row.min_capacity_bytes.map_or("-".into(), |bytes| Readable(bytes).to_string()),
     ]
+}
+
+/// Modelled milliseconds in the driver, with the lowest and the highest.
+pub(crate) fn driver_ms(row: &ReplayRow) -> String {
+    let ms = |ns: u64| format!("{:.2}", ns as f64 / 1e6);
+    let low_high = [ms(row.modelled_driver_ns_low), ms(row.modelled_driver_ns_high)].join("..");
+    format!("{} ({low_high})", ms(row.modelled_driver_ns))
+}
+
+/// Peak reserved / peak live.
+pub(crate) fn ratio(row: &ReplayRow) -> String {
+    row.ratio().map_or("-".into(), |ratio| format!("{ratio:.3}"))
 }
 
 /// For each policy that ran several traces: how much more than what was live it reserved.
@@ -145,13 +163,17 @@ mod tests {
             fragmentation: ReplayRow::fragmentation(peak_live_bytes, 8 << 20),
             driver_calls: BTreeMap::from([("allocate".into(), 3), ("free".into(), 2)]),
             driver_calls_after_warmup: 1,
+            pages_created: 6,
+            pages_moved: 7,
             modelled_driver_ns: 2_000_000,
             modelled_driver_ns_low: 1_000_000,
             modelled_driver_ns_high: 3_000_000,
+            driver_ns_per_step_second_half: None,
             host_waits: 4,
             ooms: 5,
             ns_per_op: 12.34,
             min_capacity_bytes: Some(6 << 20),
+            driver_ns_per_step_second_half_at_min_capacity: None,
             driver_calls_at_min_capacity: None,
         }
     }
@@ -173,10 +195,10 @@ mod tests {
         let rows = [row("a", "bins", 4 << 20)];
         let text = shown(Format { json: false, min_capacity: true }, &rows);
         let lines: Vec<&str> = text.lines().collect();
-        let expected =
-            "a,bins,4.00 MiB,8.00 MiB,2.000,50.0 %,3/2,1,2.00 (1.00..3.00),4,5,12.3,6.00 MiB";
+        let expected = "a,segments,bins,4.00 MiB,8.00 MiB,2.000,50.0 %,9/2,7,1,2.00 (1.00..3.00),4,5,12.3,\
+             6.00 MiB";
         assert_eq!(words(lines[1]).join(","), expected);
-        assert_eq!((words(lines[0]).len(), lines.len()), (13, 2));
+        assert_eq!((words(lines[0]).len(), lines.len()), (15, 2));
         let text = shown(Format { json: false, min_capacity: false }, &rows);
         assert!(!text.contains("min capacity") && !text.contains("6.00 MiB"));
     }

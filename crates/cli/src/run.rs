@@ -6,20 +6,26 @@ use std::sync::{Arc, mpsc};
 use std::thread;
 use std::time::Duration;
 
+use aquifer::Allocator;
 use aquifer::driver::StreamId;
-use aquifer::driver::sim::{CallCounts, Device, Sim, Work};
+use aquifer::driver::sim::{Device, Sim, Work};
 use aquifer::trace::{Op, Slot, ThreadIndex, Trace};
-use aquifer::{AllocError, Allocation, Allocator, Backing};
 use cpu_time::ThreadTime;
 
 use crate::engine::{EngineError, Setup};
+use crate::expandable::Expandable;
 use crate::min_capacity::GRANULARITY;
+use crate::subject::{EXPANDABLE, Subject};
+use crate::timeline::Watched;
+use crate::usage::Usage;
 
 /// What a run takes place in.
 #[derive(Debug, Clone, Copy)]
 pub(crate) struct World<'a> {
-    /// The policy, the slack and the end of the warm-up are taken from it.
+    /// The backing, the policy, the slack and the end of the warm-up are taken from it.
     pub(crate) setup: &'a Setup,
+    /// The index of the operation with which the second half begins.
+    pub(crate) second_half: usize,
     pub(crate) capacity_bytes: u64,
     pub(crate) lag_ops: u64,
     /// Whether the first request without memory ends the run.
@@ -31,13 +37,13 @@ pub(crate) struct World<'a> {
 pub(crate) struct Outcome {
     /// Processor time of the operations, summed over the threads.
     pub(crate) time: Duration,
-    pub(crate) calls: CallCounts,
-    /// The calls made up to the end of the warm-up.
-    pub(crate) warmup_calls: CallCounts,
+    pub(crate) usage: Usage,
+    /// What was asked of the device up to the end of the warm-up.
+    pub(crate) warmup_usage: Usage,
+    /// The same up to the second half.
+    pub(crate) first_half_usage: Usage,
     pub(crate) ooms: u64,
     pub(crate) peak_reserved_bytes: u64,
-    /// All bytes ever got from the driver.
-    pub(crate) reserved_bytes_total: u64,
 }
 
 /// Runs `trace` once.
@@ -45,22 +51,59 @@ pub(crate) struct Outcome {
 /// # Errors
 /// [`EngineError::BadSetup`] if there can be no such device or allocator, [`EngineError::Broken`].
 pub(crate) fn run(trace: &Trace, world: &World) -> Result<Outcome, EngineError> {
-    let mut run = Run::new(trace.ops(), trace, world)?;
+    let device = device(world)?;
+    match world.setup.backing.as_str() {
+        EXPANDABLE => play::<Expandable, _>(trace.ops(), trace, world, device)?.outcome(),
+        _ => play::<Allocator, _>(trace.ops(), trace, world, device)?.outcome(),
+    }
+}
+
+/// Runs `trace` once: the most bytes reserved in each of `parts` parts of its operations.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn watch(trace: &Trace, world: &World, parts: usize) -> Result<Vec<u64>, EngineError> {
+    let device = device(world)?;
+    let ops = Watched::new(trace.ops(), device.clone(), parts);
+    match world.setup.backing.as_str() {
+        EXPANDABLE => play::<Expandable, _>(ops, trace, world, device)?.watched(),
+        _ => play::<Allocator, _>(ops, trace, world, device)?.watched(),
+    }
+}
+
+fn device(world: &World) -> Result<Arc<Device>, EngineError> {
+    let sim = Sim::builder().capacity(world.capacity_bytes).granularity(GRANULARITY);
+    let sim = sim.costs(Usage::costs()).build();
+    let sim = sim.map_err(|error| EngineError::BadSetup(error.to_string()))?;
+    Ok(sim.device(0).expect("a machine has a first device"))
+}
+
+/// Plays all of a trace.
+fn play<'a, S: Subject, I: Iterator<Item = Op> + Send>(
+    ops: I,
+    trace: &'a Trace,
+    world: &World<'a>,
+    device: Arc<Device>,
+) -> Result<Run<'a, S, I>, EngineError> {
+    let mut run = Run::new(ops, trace, world, device)?;
     if trace.threads().len() > 1 {
         run = play_on_threads(run, trace.threads().len());
     } else {
         while run.play().is_some() {}
     }
-    run.outcome()
+    Ok(run)
 }
 
 /// Gives the run from thread to thread as the trace switches between them, each of its threads
 /// having a real one to itself.
-fn play_on_threads<I: Iterator<Item = Op> + Send>(run: Run<I>, threads: usize) -> Run<I> {
+fn play_on_threads<'a, S: Subject, I: Iterator<Item = Op> + Send>(
+    run: Run<'a, S, I>,
+    threads: usize,
+) -> Run<'a, S, I> {
     let (give_back, given_back) = mpsc::channel();
     thread::scope(|scope| {
         let turns = Vec::from_iter((0..threads).map(|_| {
-            let (turn, my_turn) = mpsc::channel::<Box<Run<I>>>();
+            let (turn, my_turn) = mpsc::channel::<Box<Run<S, I>>>();
             let give_back = give_back.clone();
             scope.spawn(move || {
                 for mut run in my_turn {
@@ -79,44 +122,36 @@ fn play_on_threads<I: Iterator<Item = Op> + Send>(run: Run<I>, threads: usize) -
     })
 }
 
-/// What a backing's name means.
-fn backing(name: &str) -> Backing {
-    if name == "segments" { Backing::Segments } else { Backing::Paged }
-}
-
 /// A run under way.
-struct Run<'a, I> {
+struct Run<'a, S: Subject, I> {
     ops: I,
     /// Operations played.
     played: usize,
+    /// When the usage is to be noted next.
+    next_note: usize,
     trace: &'a Trace,
     world: World<'a>,
     device: Arc<Device>,
-    allocator: Allocator,
+    subject: S,
     /// The device's stream for each of the trace's.
     streams: Vec<StreamId>,
-    slots: Vec<Option<Allocation>>,
+    slots: Vec<Option<S::Block>>,
     /// The further streams of live blocks; kept only with a lag.
     further: HashMap<Slot, Vec<StreamId>>,
     time: Duration,
-    warmup_calls: CallCounts,
+    warmup_usage: Usage,
+    first_half_usage: Usage,
     ooms: u64,
-    failed: Option<AllocError>,
+    failed: Option<S::Error>,
 }
 
-impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
-    fn new(ops: I, trace: &'a Trace, world: &World<'a>) -> Result<Run<'a, I>, EngineError> {
-        let sim = Sim::builder().capacity(world.capacity_bytes).granularity(GRANULARITY).build();
-        let sim = sim.map_err(|error| EngineError::BadSetup(error.to_string()))?;
-        let device = sim.device(0).expect("a machine has a first device");
-        let mut builder = Allocator::builder(device.clone())
-            .policy(&world.setup.policy)
-            .backing(backing(&world.setup.backing));
-        if let Some(slack) = world.setup.slack {
-            builder = builder.slack(slack);
-        }
-        let allocator =
-            builder.build().map_err(|error| EngineError::BadSetup(error.to_string()))?;
+impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
+    fn new(
+        ops: I,
+        trace: &'a Trace,
+        world: &World<'a>,
+        device: Arc<Device>,
+    ) -> Result<Run<'a, S, I>, EngineError> {
         let stream = |&handle: &u64| match handle {
             0 => StreamId(0),
             _ => device.create_stream(),
@@ -124,15 +159,17 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
         Ok(Run {
             ops,
             played: 0,
+            next_note: 0,
             trace,
             world: *world,
-            allocator,
+            subject: S::new(world.setup, &device, world.capacity_bytes)?,
             streams: trace.streams().iter().map(stream).collect(),
             device,
             slots: Vec::from_iter((0..trace.slots()).map(|_| None)),
             further: HashMap::new(),
             time: Duration::ZERO,
-            warmup_calls: CallCounts::default(),
+            warmup_usage: Usage::default(),
+            first_half_usage: Usage::default(),
             ooms: 0,
             failed: None,
         })
@@ -148,8 +185,8 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
 
     fn play_untimed(&mut self) -> Option<ThreadIndex> {
         while let Some(op) = self.ops.next() {
-            if self.played == self.world.setup.warmup_end {
-                self.warmup_calls = self.device.counts();
+            if self.played == self.next_note {
+                self.note_usage();
             }
             self.played += 1;
             if self.world.lag_ops > 0 {
@@ -158,7 +195,7 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
             match op {
                 Op::Alloc { slot, bytes, stream } => {
                     let stream = self.streams[stream.index()];
-                    match self.allocator.allocate(bytes, stream) {
+                    match self.subject.allocate(bytes, stream) {
                         Ok(allocation) => self.slots[slot.index()] = Some(allocation),
                         Err(error) => self.refused(error)?,
                     }
@@ -173,22 +210,37 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
 
     #[inline]
     fn free(&mut self, slot: Slot) {
-        if let Some(allocation) = self.slots[slot.index()].take() {
-            if self.world.lag_ops > 0 && !allocation.is_empty() {
-                self.launch_last_work(slot, &allocation);
+        if let Some(block) = self.slots[slot.index()].take() {
+            if self.world.lag_ops > 0
+                && let Some(stream) = self.subject.stream_of(&block)
+            {
+                self.launch_last_work(slot, stream);
             }
-            drop(allocation);
+            self.subject.free(block);
         }
     }
 
-    /// Queues work that keeps the block in use for the lag, on each of its streams.
-    fn launch_last_work(&mut self, slot: Slot, allocation: &Allocation) {
+    /// Queues work that keeps a block in use for the lag, on its own stream and the further ones.
+    fn launch_last_work(&mut self, slot: Slot, stream: StreamId) {
         let work = Work::until(self.device.tick() + self.world.lag_ops);
         let further = self.further.remove(&slot).unwrap_or_default();
-        for stream in further.into_iter().chain([allocation.stream()]) {
+        for stream in further.into_iter().chain([stream]) {
             let launched = self.device.launch(stream, work.clone());
             launched.expect("the run's streams are the device's");
         }
+    }
+
+    /// Notes what was asked of the device where a part of the trace ends.
+    #[cold]
+    fn note_usage(&mut self) {
+        let ends = [self.world.setup.warmup_end, self.world.second_half];
+        for (end, usage) in ends.iter().zip([&mut self.warmup_usage, &mut self.first_half_usage]) {
+            if *end == self.played {
+                *usage = Usage::of(&self.device);
+            }
+        }
+        let later = ends.into_iter().filter(|end| *end > self.played);
+        self.next_note = later.min().unwrap_or(usize::MAX);
     }
 
     /// Does what traces seldom ask for; none if the run has failed.
@@ -197,27 +249,27 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
         let done = match op {
             Op::RecordStream { slot, stream } => self.record_stream(slot, stream.index()),
             Op::Mark { label } => {
-                self.allocator.mark(&self.trace.labels()[label.index()]);
+                self.subject.mark(&self.trace.labels()[label.index()]);
                 Ok(())
             }
-            _ => self.allocator.empty_cache().map(drop),
+            _ => self.subject.empty_cache(),
         };
         done.or_else(|error| self.refused(error).ok_or(())).ok()
     }
 
-    fn record_stream(&mut self, slot: Slot, stream: usize) -> Result<(), AllocError> {
-        let Some(allocation) = &self.slots[slot.index()] else { return Ok(()) };
+    fn record_stream(&mut self, slot: Slot, stream: usize) -> Result<(), S::Error> {
+        let Some(block) = &self.slots[slot.index()] else { return Ok(()) };
         let stream = self.streams[stream];
-        if self.world.lag_ops > 0 && stream != allocation.stream() {
+        if self.world.lag_ops > 0 && self.subject.stream_of(block) != Some(stream) {
             self.further.entry(slot).or_default().push(stream);
         }
-        allocation.record_stream(stream)
+        self.subject.record_stream(block, stream)
     }
 
     /// Notes an error; none if the run ends by it.
     #[cold]
-    fn refused(&mut self, error: AllocError) -> Option<()> {
-        if error.oom().is_none() {
+    fn refused(&mut self, error: S::Error) -> Option<()> {
+        if !S::is_oom(&error) {
             self.failed = Some(error);
             return None;
         }
@@ -225,22 +277,27 @@ impl<'a, I: Iterator<Item = Op>> Run<'a, I> {
         (!self.world.stops_at_oom).then_some(())
     }
 
-    fn outcome(self) -> Result<Outcome, EngineError> {
-        if let Some(error) =
-            self.failed.or_else(|| Some(self.allocator.last_driver_error()?.into()))
-        {
+    fn outcome(mut self) -> Result<Outcome, EngineError> {
+        if let Some(error) = self.failed.take().or_else(|| self.subject.hidden_error()) {
             return Err(EngineError::Broken(error.to_string()));
         }
-        let calls = self.device.counts();
-        let stats = self.allocator.memory_stats();
         Ok(Outcome {
             time: self.time,
-            calls,
-            warmup_calls: self.warmup_calls,
+            usage: Usage::of(&self.device),
+            warmup_usage: self.warmup_usage,
+            first_half_usage: self.first_half_usage,
             ooms: self.ooms,
-            peak_reserved_bytes: stats.reserved_bytes.peak,
-            reserved_bytes_total: stats.reserved_bytes.allocated,
+            peak_reserved_bytes: self.subject.peak_reserved_bytes(),
         })
+    }
+}
+
+impl<S: Subject, I: Iterator<Item = Op>> Run<'_, S, Watched<I>> {
+    fn watched(self) -> Result<Vec<u64>, EngineError> {
+        match self.failed.or_else(|| self.subject.hidden_error()) {
+            Some(error) => Err(EngineError::Broken(error.to_string())),
+            None => Ok(self.ops.into_parts()),
+        }
     }
 }
 
@@ -264,13 +321,23 @@ mod tests {
         }
     }
 
+    fn world(setup: &Setup) -> World<'_> {
+        World {
+            setup,
+            second_half: usize::MAX,
+            capacity_bytes: 1 << 30,
+            lag_ops: 0,
+            stops_at_oom: false,
+        }
+    }
+
     /// Plays a trace on a device that fails every `call`, and returns the text of the error.
-    fn broken_by(call: Call, trace: &str) -> String {
+    fn broken_by<S: Subject>(call: Call, trace: &str) -> String {
         let trace = Trace::parse(trace.as_bytes()).unwrap();
         let setup = setup();
-        let world =
-            World { setup: &setup, capacity_bytes: 1 << 30, lag_ops: 0, stops_at_oom: false };
-        let mut run = Run::new(trace.ops(), &trace, &world).unwrap();
+        let world = world(&setup);
+        let device = device(&world).unwrap();
+        let mut run = Run::<S, _>::new(trace.ops(), &trace, &world, device).unwrap();
         run.device.fail_all(call);
         while run.play().is_some() {}
         match run.outcome() {
@@ -285,14 +352,36 @@ mod tests {
         for (call, trace) in
             [(Call::Allocate, "a 1 5 0\na 2 5 0\n"), (Call::Free, "a 1 5 0\nf 1\ne\n")]
         {
-            assert_eq!(broken_by(call, trace), format!("driver: {}", failed(call)));
+            assert_eq!(broken_by::<Allocator>(call, trace), format!("driver: {}", failed(call)));
         }
     }
 
     #[test]
     fn a_driver_error_that_no_call_returned_is_found_at_the_end() {
-        let text = broken_by(Call::RecordEvent, "a 1 5 0\nr 1 3\nf 1\n");
+        let text = broken_by::<Allocator>(Call::RecordEvent, "a 1 5 0\nr 1 3\nf 1\n");
         assert!(text.contains("record_event"), "{text}");
+    }
+
+    #[test]
+    fn a_driver_error_breaks_the_baseline_off_too() {
+        let used_twice = "a 1 5 0\nr 1 3\nf 1\na 2 5 0\ne\n";
+        for (call, trace) in [
+            (Call::Reserve, "a 1 5 0\n"),
+            (Call::Create, "a 1 5 0\n"),
+            (Call::Map, "a 1 5 0\n"),
+            (Call::SetAccess, "a 1 5 0\n"),
+            (Call::RecordEvent, used_twice),
+            (Call::QueryEvent, used_twice),
+            (Call::ReleaseEvent, used_twice),
+            (Call::WaitEvent, "a 1 5 0\nr 1 3\nf 1\ne\n"),
+            (Call::Synchronize, "a 1 5 0\nf 1\ne\n"),
+            (Call::Unmap, "a 1 5 0\nf 1\ne\n"),
+            (Call::ReleaseHandle, "a 1 5 0\nf 1\ne\n"),
+            (Call::Unreserve, "a 1 5 0\nf 1\ne\n"),
+        ] {
+            let failed = DriverError::Failed { call, code: 999 }.to_string();
+            assert_eq!(broken_by::<Expandable>(call, trace), failed);
+        }
     }
 
     #[test]
@@ -300,13 +389,14 @@ mod tests {
         let trace = &b"a 1 5 0\nt 7\nf 1\na 1 5 0\nt 0\nf 1\nt 3\na 1 5 0\nt 7\nf 1\n"[..];
         let trace = Trace::parse(trace).unwrap();
         let setup = setup();
-        let world =
-            World { setup: &setup, capacity_bytes: 1 << 30, lag_ops: 0, stops_at_oom: false };
+        let world = world(&setup);
         let (played, seen) = mpsc::channel();
         let ops = trace.ops().inspect(move |op| {
             played.send((*op, thread::current().id())).unwrap();
         });
-        let run = play_on_threads(Run::new(ops, &trace, &world).unwrap(), 3);
+        let device = device(&world).unwrap();
+        let run = Run::<Allocator, _>::new(ops, &trace, &world, device).unwrap();
+        let run = play_on_threads(run, 3);
         assert_eq!(run.outcome().unwrap().ooms, 0);
         let (ops, threads): (Vec<Op>, Vec<thread::ThreadId>) = seen.iter().unzip();
         assert_eq!(ops, Vec::from_iter(trace.ops()));

@@ -8,14 +8,18 @@ use aquifer::driver::sim::{CallCounts, Costs};
 use aquifer::policies::{NAMES, PolicySpec};
 use aquifer::trace::Trace;
 
-use crate::engine::{Engine, EngineError, ReplayRow, Setup};
+use crate::engine::{CostSpread, Engine, EngineError, ReplayRow, Setup};
 use crate::min_capacity;
 use crate::run::{self, Outcome, World};
+use crate::subject::{BACKINGS, EXPANDABLE};
+use crate::usage::Usage;
+use crate::warmup::second_half;
 
 /// Device memory where none is asked for: that of a large data-centre GPU.
 const CAPACITY_BYTES: u64 = 80 << 30;
 
-/// Runs traces through [`aquifer::Allocator`] on a simulated device that keeps addresses only.
+/// Runs traces through [`aquifer::Allocator`] on a simulated device that keeps addresses only; with the
+/// backing `expandable`, through a model of PyTorch's rules for expandable segments instead.
 ///
 /// Each trace stream is a stream of its own on the device. A trace with several threads runs on as
 /// many, one at a time in the trace's order. A request for which there is no memory is counted and
@@ -33,7 +37,11 @@ impl Engine for Simulated {
     }
 
     fn backings(&self) -> &[&'static str] {
-        &["paged", "segments"]
+        BACKINGS
+    }
+
+    fn takes_policy(&self, backing: &str) -> bool {
+        backing != EXPANDABLE
     }
 
     fn replay(
@@ -42,15 +50,21 @@ impl Engine for Simulated {
         setup: &Setup,
         progress: &dyn Fn(u64),
     ) -> Result<ReplayRow, EngineError> {
-        let capacity_bytes = setup.capacity_bytes.unwrap_or(CAPACITY_BYTES);
-        let world = World { setup, capacity_bytes, lag_ops: setup.lag_ops, stops_at_oom: false };
+        let half = second_half(trace);
+        let world = world(setup, half.map_or(usize::MAX, |half| half.begin));
         let first = run::run(trace, &world)?;
         let timed = times(trace, &world, &first, progress)?;
         let least = match setup.min_capacity {
             true => search(trace, &world, first.peak_reserved_bytes)?,
             false => None,
         };
+        let per_step = |outcome: &Outcome| {
+            let usage = outcome.usage.since(&outcome.first_half_usage);
+            half.map(|half| spread(&usage, half.steps))
+        };
         let peak_reserved_bytes = first.peak_reserved_bytes;
+        let calls = &first.usage.calls;
+        let driver_ns = spread(&first.usage, 1);
         Ok(ReplayRow {
             trace: setup.name.clone(),
             policy: setup.policy.clone(),
@@ -59,18 +73,38 @@ impl Engine for Simulated {
             peak_live_bytes: trace.peak_live_bytes(),
             peak_reserved_bytes,
             fragmentation: ReplayRow::fragmentation(trace.peak_live_bytes(), peak_reserved_bytes),
-            driver_calls: by_kind(&first.calls),
-            driver_calls_after_warmup: first.calls.since(&first.warmup_calls).total(),
-            modelled_driver_ns: driver_ns(&first, Costs::default()),
-            modelled_driver_ns_low: driver_ns(&first, Costs::low()),
-            modelled_driver_ns_high: driver_ns(&first, Costs::high()),
-            host_waits: first.calls.host_waits,
+            driver_calls: by_kind(calls),
+            driver_calls_after_warmup: calls.since(&first.warmup_usage.calls).total(),
+            pages_created: first.usage.pages_created(),
+            pages_moved: first.usage.pages_moved(),
+            modelled_driver_ns: driver_ns.default,
+            modelled_driver_ns_low: driver_ns.low,
+            modelled_driver_ns_high: driver_ns.high,
+            driver_ns_per_step_second_half: per_step(&first),
+            host_waits: calls.host_waits,
             ooms: first.ooms,
             ns_per_op: timed.as_nanos() as f64 / trace.op_count().max(1) as f64,
             min_capacity_bytes: least.as_ref().map(|(bytes, _)| *bytes),
-            driver_calls_at_min_capacity: least.map(|(_, outcome)| by_kind(&outcome.calls)),
+            driver_ns_per_step_second_half_at_min_capacity: least
+                .as_ref()
+                .and_then(|(_, outcome)| per_step(outcome)),
+            driver_calls_at_min_capacity: least.map(|(_, outcome)| by_kind(&outcome.usage.calls)),
         })
     }
+
+    fn reserved_over_ops(
+        &self,
+        trace: &Trace,
+        setup: &Setup,
+        parts: usize,
+    ) -> Result<Vec<u64>, EngineError> {
+        run::watch(trace, &world(setup, usize::MAX), parts)
+    }
+}
+
+fn world(setup: &Setup, second_half: usize) -> World<'_> {
+    let capacity_bytes = setup.capacity_bytes.unwrap_or(CAPACITY_BYTES);
+    World { setup, second_half, capacity_bytes, lag_ops: setup.lag_ops, stops_at_oom: false }
 }
 
 /// The median time of the repeats; the first run is one of them if it had no lag.
@@ -111,8 +145,8 @@ fn by_kind(calls: &CallCounts) -> BTreeMap<String, u64> {
     calls.iter().map(|(call, made)| (call.name().to_string(), made)).collect()
 }
 
-/// What the calls of a run cost by a table.
-fn driver_ns(outcome: &Outcome, costs: Costs) -> u64 {
-    let calls = outcome.calls.iter().map(|(call, made)| made * costs.call_ns(call)).sum::<u64>();
-    calls + costs.allocate_bytes_ns(outcome.reserved_bytes_total)
+/// What a usage costs, shared among so many steps.
+fn spread(usage: &Usage, steps: u64) -> CostSpread {
+    let ns = |costs| usage.ns(costs) / steps;
+    CostSpread { low: ns(Costs::low()), default: ns(Costs::default()), high: ns(Costs::high()) }
 }

@@ -1,4 +1,4 @@
-//! Where a trace has been through its first round, so that what comes after can be counted apart.
+//! The parts of a trace that are counted apart: what comes after its first round, and its second half.
 
 use aquifer::trace::{Op, Trace};
 
@@ -14,6 +14,23 @@ pub fn warmup_end(trace: &Trace) -> usize {
         trace.ops().position(is_it)
     };
     round.and_then(mark).unwrap_or(trace.len() / 4)
+}
+
+/// The steps of a trace's second half.
+#[derive(Debug, Clone, Copy, PartialEq, Eq)]
+pub(crate) struct SecondHalf {
+    /// The index of the first mark in that half.
+    pub(crate) begin: usize,
+    /// Marks from there on.
+    pub(crate) steps: u64,
+}
+
+/// None if there is no mark in it.
+pub(crate) fn second_half(trace: &Trace) -> Option<SecondHalf> {
+    let ops = trace.ops().enumerate().skip(trace.len() / 2);
+    let mut marks = ops.filter(|(_, op)| matches!(op, Op::Mark { .. })).map(|(index, _)| index);
+    let begin = marks.next()?;
+    Some(SecondHalf { begin, steps: 1 + marks.count() as u64 })
 }
 
 /// The number of the label after the first training step that follows a validation that follows a
@@ -67,5 +84,13 @@ mod tests {
         }
         let trace = Trace::parse(&b"s train:0\ns val:0\ns train:1\ne\ne\ne\ne\ne\n"[..]).unwrap();
         assert_eq!(warmup_end(&trace), 2);
+    }
+
+    #[test]
+    fn the_second_half_begins_at_a_mark() {
+        let half = |text: &str| second_half(&Trace::parse(text.as_bytes()).unwrap());
+        assert_eq!(half("s a\ne\ns b\ne\ns c\ne\n"), Some(SecondHalf { begin: 4, steps: 1 }));
+        assert_eq!(half("s a\ns b\ns c\ns d\n"), Some(SecondHalf { begin: 2, steps: 2 }));
+        assert_eq!(half("s a\ne\ne\n"), None);
     }
 }

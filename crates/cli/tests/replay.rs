@@ -1,61 +1,31 @@
 //! Replays on the simulated device, through the command and its JSON.
 
-use std::path::PathBuf;
-use std::process::{Command, Output};
+mod shell;
+
+use std::process::Output;
 
 use aquifer::driver::Call;
 use aquifer::policies::NAMES;
 use serde_json::Value;
 
+use shell::{File, aquifer, int, rows, text};
+
 const RESNET: &str =
     concat!(env!("CARGO_MANIFEST_DIR"), "/../../traces/resnet50-b64-fp32.trace.gz");
 
 fn replay(arguments: &[&str]) -> Output {
-    let command = env!("CARGO_BIN_EXE_aquifer");
-    Command::new(command).arg("replay").args(arguments).output().unwrap()
-}
-
-fn text(bytes: &[u8]) -> &str {
-    std::str::from_utf8(bytes).unwrap()
+    aquifer(&[&["replay"], arguments].concat())
 }
 
 /// The rows of a replay that ends with `code`.
 fn rows_ending(code: i32, arguments: &[&str]) -> Vec<Value> {
-    let output = replay(&[&["--json", "--repeats", "1"], arguments].concat());
-    assert_eq!(output.status.code(), Some(code), "{arguments:?}: {}", text(&output.stderr));
-    text(&output.stdout).lines().map(|line| serde_json::from_str(line).unwrap()).collect()
+    rows(code, &[&["replay", "--repeats", "1"], arguments].concat())
 }
 
 fn row(arguments: &[&str]) -> Value {
     let mut rows = rows_ending(0, arguments);
     assert_eq!(rows.len(), 1);
     rows.remove(0)
-}
-
-/// A file with a trace, taken away when dropped.
-struct File(PathBuf);
-
-impl File {
-    fn with(name: &str, bytes: impl AsRef<[u8]>) -> File {
-        let path = std::env::temp_dir().join(format!("aquifer-{}-{name}", std::process::id()));
-        std::fs::write(&path, bytes).unwrap();
-        File(path)
-    }
-
-    fn path(&self) -> &str {
-        self.0.to_str().unwrap()
-    }
-}
-
-impl Drop for File {
-    fn drop(&mut self) {
-        // A file left behind fails no test.
-        let _ = std::fs::remove_file(&self.0);
-    }
-}
-
-fn int(row: &Value, field: &str) -> u64 {
-    row[field].as_u64().unwrap_or_else(|| panic!("{field} is {}", row[field]))
 }
 
 #[test]
@@ -68,6 +38,8 @@ fn a_row_has_every_field_and_they_agree() {
         "driver_calls",
         "driver_calls_after_warmup",
         "driver_calls_at_min_capacity",
+        "driver_ns_per_step_second_half",
+        "driver_ns_per_step_second_half_at_min_capacity",
         "fragmentation",
         "host_waits",
         "min_capacity_bytes",
@@ -77,6 +49,8 @@ fn a_row_has_every_field_and_they_agree() {
         "ns_per_op",
         "ooms",
         "ops",
+        "pages_created",
+        "pages_moved",
         "peak_live_bytes",
         "peak_reserved_bytes",
         "policy",
@@ -260,13 +234,9 @@ fn without_a_terminal_stderr_gets_one_line_a_replay() {
 #[test]
 fn the_trace_verb_reads_and_sums_up() {
     let trace = File::with("sum.trace", "s x\na 1 5 0\nt 3\na 2 6 9\nf 1\ne\n");
-    let command =
-        Command::new(env!("CARGO_BIN_EXE_aquifer")).args(["trace", trace.path()]).output();
-    let output = command.unwrap();
+    let output = aquifer(&["trace", trace.path()]);
     let row = text(&output.stdout).lines().nth(1).unwrap().split_whitespace().skip(1);
     assert_eq!(Vec::from_iter(row).join(" "), "4 2 2 1 11 B 11");
     let broken = File::with("sum-broken.trace", "f 1\n");
-    let command =
-        Command::new(env!("CARGO_BIN_EXE_aquifer")).args(["trace", broken.path()]).output();
-    assert_eq!(command.unwrap().status.code(), Some(3));
+    assert_eq!(aquifer(&["trace", broken.path()]).status.code(), Some(3));
 }
