@@ -2,7 +2,9 @@
 //! engine of their own. Knows arguments, output and exit codes; decides nothing about memory.
 
 mod bytes;
+mod chart;
 mod choices;
+mod compare;
 mod engine;
 mod exit;
 mod expandable;
@@ -15,6 +17,7 @@ mod replay;
 mod rows;
 mod run;
 mod simulated;
+mod sparkline;
 mod subject;
 mod table;
 mod tiles;
@@ -44,6 +47,7 @@ struct Command {
 enum Verb {
     Plan(plan::Arguments),
     Replay(replay::Arguments),
+    Compare(compare::Arguments),
     Trace(trace::Arguments),
 }
 
@@ -65,6 +69,7 @@ pub fn run(
     match command.verb {
         Verb::Plan(arguments) => plan::run(&arguments, output),
         Verb::Replay(arguments) => replay::run(&arguments, engine, output),
+        Verb::Compare(arguments) => compare::run(&arguments, engine, output),
         Verb::Trace(arguments) => trace::run(&arguments, output),
     }
     .into()

@@ -4,7 +4,7 @@
 use std::sync::Arc;
 
 use aquifer::driver::sim::Device;
-use aquifer::trace::Op;
+use aquifer::trace::{Op, Trace};
 
 /// The highest of the values of each part, put in one operation after the other.
 #[derive(Debug, Clone)]
@@ -61,5 +61,35 @@ impl<I: Iterator<Item = Op>> Iterator for Watched<I> {
             self.peaks.push(self.device.used_bytes());
         }
         self.ops.next()
+    }
+}
+
+/// The bytes asked for by live blocks.
+pub(crate) fn live(trace: &Trace, parts: usize) -> Vec<u64> {
+    let mut peaks = Peaks::new(trace.len(), parts);
+    let (mut live, mut slots) = (0u64, vec![0; trace.slots()]);
+    for op in trace.ops() {
+        match op {
+            Op::Alloc { slot, bytes, .. } => {
+                slots[slot.index()] = bytes;
+                live = live.saturating_add(bytes);
+            }
+            Op::Free { slot } => live = live.saturating_sub(slots[slot.index()]),
+            _ => {}
+        }
+        peaks.push(live);
+    }
+    peaks.into_parts()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_part_holds_the_most_of_its_operations() {
+        let trace = Trace::parse(&b"a 1 5 0\nf 1\na 1 3 0\ns x\na 2 4 0\nf 2\nf 1\n"[..]).unwrap();
+        assert_eq!(live(&trace, 3), [5, 7, 3]);
+        assert_eq!(live(&trace, 99), [5, 0, 3, 3, 7, 3, 0]);
     }
 }

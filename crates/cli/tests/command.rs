@@ -38,7 +38,9 @@ fn a_wrong_command_line_ends_with_two_and_says_what_would_be_right() {
 
 #[test]
 fn help_lists_the_exit_codes_on_stdout() {
-    for arguments in [&["--help"][..], &["replay", "--help"], &["trace", "--help"]] {
+    for arguments in
+        [&["--help"][..], &["replay", "--help"], &["compare", "--help"], &["trace", "--help"]]
+    {
         let output = aquifer(arguments);
         assert_eq!(output.status.code(), Some(0));
         for line in ["2  the command line is wrong", "4  the replay ran out of memory"] {
