@@ -63,6 +63,14 @@ impl Books {
         Ok(slot.get_or_insert_with(|| BandPolicy::new(settings)))
     }
 
+    /// Whether the blocks that wait in `front` are worth merging before idle memory is touched. Where idle
+    /// pages are not short, less than a page of them is not.
+    #[inline(always)]
+    fn spares_idle(&self, front: &Front) -> bool {
+        let little = if self.lowest_first { 0 } else { self.heap.page_bytes() };
+        front.cached.bytes() > little || !front.deferred.is_empty()
+    }
+
     /// Where the policy would place `want` now.
     #[inline(always)]
     fn answer(&mut self, want: &Want, settings: &Settings) -> Result<Place, Wrong> {
@@ -344,11 +352,9 @@ pub(crate) fn place_plainly(
             return None;
         }
     }
+    let placing =
+        Placing { spares_idle: books.spares_idle(front), lowest_first: books.lowest_first };
     let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
-    let placing = Placing {
-        spares_idle: front.cached.bytes() > 0 || !front.deferred.is_empty(),
-        lowest_first: books.lowest_first,
-    };
     match &mut entry.policy {
         Direct::FirstFit(policy) => cut(policy, &mut books.heap, band, placing),
         Direct::Bins(policy) => cut(policy, &mut books.heap, band, placing),
@@ -433,7 +439,7 @@ pub(crate) fn place(
         gone.extend(merge_into_heap(front, books, last));
     }
     let mut answer = books.answer(want, settings)?;
-    if front.cached.bytes() > 0 || !front.deferred.is_empty() {
+    if books.spares_idle(front) {
         let touches_idle = match answer {
             Place::Reuse { block, skip, take } => books.heap.touches_idle(block, skip, take),
             Place::Grow { .. } => true,

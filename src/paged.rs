@@ -339,9 +339,7 @@ impl PoolCore {
             Some,
         );
         pages.bank.extend(handles.drain(mapped..));
-        for (i, handle) in handles.into_iter().enumerate() {
-            pages.enter(address + i as u64 * page, handle);
-        }
+        pages.enter(address, &handles);
         let Some(error) = failed else { return Ok(()) };
         let bytes = mapped as u64 * page;
         if mapped > 0 {

@@ -85,7 +85,7 @@ impl PoolCore {
                 books.heap.set_tick(pages.tick);
                 pages.tick = books.heap.tick();
                 let before = survey.idle.len();
-                survey.idle.extend(books.heap.idle_runs().map(|run| Idle { lane, run }));
+                survey.idle.extend(books.heap.take_stock().map(|run| Idle { lane, run }));
                 if survey.idle.len() > before {
                     survey.lanes.push((lane, pages.tick));
                 }

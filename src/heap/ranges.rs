@@ -17,6 +17,8 @@ pub(super) struct Ranges {
     tick: u64,
     /// Per block: the tick at which the newest part of a free block was freed.
     stamps: Vec<u64>,
+    /// A bit per block: set where it may have whole pages, because it has become free.
+    candidates: Vec<u64>,
 }
 
 impl Ranges {
@@ -33,8 +35,10 @@ impl Ranges {
     fn set_stamp(&mut self, id: u32, tick: u64) {
         if id as usize >= self.stamps.len() {
             self.stamps.resize(id as usize + 1, 0);
+            self.candidates.resize(id as usize / 64 + 1, 0);
         }
         self.stamps[id as usize] = tick;
+        self.candidates[id as usize / 64] |= 1 << (id % 64);
     }
 
     #[inline]
@@ -82,6 +86,12 @@ impl Heap {
     /// Says how large pages are; before the first range.
     pub(crate) fn set_page(&mut self, bytes: u64) {
         self.ranges.page = bytes;
+    }
+
+    /// Bytes of a page; 0 without ranges.
+    #[inline(always)]
+    pub(crate) fn page_bytes(&self) -> u64 {
+        self.ranges.page
     }
 
     /// The present of the clock that stamps free blocks.
@@ -208,7 +218,38 @@ impl Heap {
 
     /// Pages in ranges that no block touches.
     pub(crate) fn idle_runs(&self) -> impl Iterator<Item = IdleRun> + '_ {
-        (0..self.blocks.len() as u32).filter_map(|id| self.idle_run(BlockId(id)))
+        let page = self.ranges.page;
+        let can_be = move |b: &Block| b.state == State::Free && b.size >= page;
+        let blocks = self.blocks.iter().enumerate().filter(move |(_, b)| can_be(b));
+        blocks.filter_map(|(id, _)| self.idle_run(BlockId(id as u32)))
+    }
+
+    /// As [`Heap::idle_runs`], by what has become free since it was last asked: blocks that have come
+    /// to be used, or are too small, are not looked at again.
+    pub(crate) fn take_stock(&mut self) -> impl Iterator<Item = IdleRun> + '_ {
+        let page = self.ranges.page;
+        let Heap { blocks, ranges, .. } = self;
+        for (word, bits) in ranges.candidates.iter_mut().enumerate() {
+            let mut rest = *bits;
+            while rest != 0 {
+                let bit = rest & rest.wrapping_neg();
+                rest ^= bit;
+                let block = &blocks[word * 64 + bit.trailing_zeros() as usize];
+                if block.state != State::Free || block.size < page {
+                    *bits ^= bit;
+                }
+            }
+        }
+        let (heap, words) = (&*self, self.ranges.candidates.len() as u32);
+        (0..words).flat_map(move |word| {
+            let mut rest = heap.ranges.candidates[word as usize];
+            std::iter::from_fn(move || {
+                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
+                rest &= rest - 1;
+                Some(BlockId(word * 64 + bit))
+            })
+            .filter_map(|id| heap.idle_run(id))
+        })
     }
 
     /// The pages in free block `id` that no block touches, if there are any.
@@ -253,7 +294,7 @@ impl Heap {
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CutAt, Heap, State};
+    use super::super::{CutAt, Heap, IdleRun, State};
     use aquifer_policies::BlockId;
 
     const PAGE: u64 = 4096;
@@ -328,7 +369,7 @@ mod tests {
             }
         }
 
-        fn check(&self) {
+        fn check(&mut self) {
             self.heap.audit().expect("sound");
             let pages = self.mapped.iter().filter(|m| **m).count() as u64;
             assert_eq!(self.heap.reserved_bytes(), pages * PAGE);
@@ -338,7 +379,9 @@ mod tests {
                 let mapped = (first..end).all(|p| self.mapped[p as usize] != b.unmapped);
                 assert!(mapped, "{b:?}");
             }
-            for run in self.heap.idle_runs() {
+            let runs: Vec<IdleRun> = self.heap.idle_runs().collect();
+            assert_eq!(self.heap.take_stock().collect::<Vec<_>>(), runs);
+            for run in runs {
                 let touched = |u: &&(BlockId, u64, u64)| u.1 < run.end() && run.address < u.1 + u.2;
                 assert_eq!(self.used.iter().find(touched), None);
                 assert!((run.address | run.bytes).is_multiple_of(PAGE));

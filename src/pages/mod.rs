@@ -4,12 +4,13 @@
 //! Knows neither heaps nor policies. Heaps know which addresses are mapped; here is by what.
 mod budget;
 mod marks;
+mod table;
 
 pub(crate) use budget::{Budget, Move};
 pub(crate) use marks::{LaneKey, Marks, Open};
 
 use crate::driver::{EventId, HandleId, StreamId};
-use std::collections::HashMap;
+use table::Table;
 
 /// A range that its lane has left.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -34,7 +35,7 @@ pub(crate) struct Orphan {
 pub(crate) struct Pages {
     /// Bytes of a page.
     pub(crate) bytes: u64,
-    mapped: HashMap<u64, HandleId>,
+    mapped: Table,
     /// Physical pages mapped nowhere.
     pub(crate) bank: Vec<HandleId>,
     /// Runs that could not be unmapped after a later call had failed: their addresses are of no use.
@@ -53,18 +54,14 @@ impl Pages {
         Pages { bytes, ..Pages::default() }
     }
 
-    /// Page `handle` lies at `address` now.
-    pub(crate) fn enter(&mut self, address: u64, handle: HandleId) {
-        let before = self.mapped.insert(address, handle);
-        debug_assert_eq!(before, None, "two pages at {address:#x}");
+    /// `handles` lie from `address` on now.
+    pub(crate) fn enter(&mut self, address: u64, handles: &[HandleId]) {
+        self.mapped.enter(address / self.bytes, handles);
     }
 
     /// The pages of a run that is mapped no more go into the bank.
     pub(crate) fn bank_run(&mut self, address: u64, bytes: u64) {
-        for at in (address..address + bytes).step_by(self.bytes as usize) {
-            let handle = self.mapped.remove(&at).expect("a mapped page is entered");
-            self.bank.push(handle);
-        }
+        self.mapped.take(address / self.bytes, bytes / self.bytes, &mut self.bank);
     }
 
     /// Whether a run touches one that is stuck.

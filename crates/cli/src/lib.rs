@@ -9,6 +9,7 @@ mod engine;
 mod exit;
 mod expandable;
 mod input;
+mod metered;
 mod min_capacity;
 mod plan;
 pub mod plan_csv;

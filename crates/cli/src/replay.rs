@@ -23,9 +23,9 @@ use crate::warmup::warmup_end;
 /// elsewhere. "after warm-up" counts driver calls of all kinds from
 /// the mark after the first training step that follows validation on, or from a quarter of the trace
 /// on. "driver ms" is the modelled time in the driver, at the usual cost of each call and at the lowest
-/// and highest found. ns/op is the processor time of the replay. Runs are on one device of 80 GiB
-/// unless told otherwise, with memory in units of 2 MiB. JSON has also the modelled driver time of a
-/// step in the second half of the trace.
+/// and highest found. ns/op is the processor time of the replay without what the
+/// simulated driver takes of it. Runs are on one device of 80 GiB unless told otherwise, with memory in
+/// units of 2 MiB. JSON has also the modelled driver time of a step in the second half of the trace.
 ///
 /// The backing `expandable` is no part of the allocator: it is a model of PyTorch's rules for expandable
 /// segments, to compare with. It takes no policy, shown as -, and no slack.
@@ -229,6 +229,7 @@ mod tests {
                 host_waits: setup.lag_ops,
                 ooms: u64::from(setup.capacity_bytes.is_some_and(|bytes| bytes < 1 << 20)),
                 ns_per_op: 12.34,
+                simulated_driver_ns_per_op: 5.6,
                 min_capacity_bytes: setup.min_capacity.then_some(5 << 30),
                 driver_ns_per_step_second_half_at_min_capacity: None,
                 driver_calls_at_min_capacity: None,
@@ -281,7 +282,8 @@ mod tests {
             \"modelled_driver_ns\":2000000,\
             \"modelled_driver_ns_low\":1000000,\"modelled_driver_ns_high\":3000000,\
             \"driver_ns_per_step_second_half\":{\"low\":1,\"default\":2,\"high\":3},\
-            \"host_waits\":0,\"ooms\":0,\"ns_per_op\":12.34,\"min_capacity_bytes\":null,\
+            \"host_waits\":0,\"ooms\":0,\"ns_per_op\":12.34,\
+            \"simulated_driver_ns_per_op\":5.6,\"min_capacity_bytes\":null,\
             \"driver_ns_per_step_second_half_at_min_capacity\":null,\
             \"driver_calls_at_min_capacity\":null}";
         assert_eq!(rows.lines().next(), Some(expected));

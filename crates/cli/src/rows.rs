@@ -172,6 +172,7 @@ mod tests {
             host_waits: 4,
             ooms: 5,
             ns_per_op: 12.34,
+            simulated_driver_ns_per_op: 5.6,
             min_capacity_bytes: Some(6 << 20),
             driver_ns_per_step_second_half_at_min_capacity: None,
             driver_calls_at_min_capacity: None,

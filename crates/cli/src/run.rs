@@ -14,6 +14,7 @@ use cpu_time::ThreadTime;
 
 use crate::engine::{EngineError, Setup};
 use crate::expandable::Expandable;
+use crate::metered::Metered;
 use crate::min_capacity::GRANULARITY;
 use crate::subject::{EXPANDABLE, Subject};
 use crate::timeline::Watched;
@@ -35,8 +36,10 @@ pub(crate) struct World<'a> {
 /// What a run showed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Processor time of the operations, summed over the threads.
+    /// Processor time of the operations without the driver's, summed over the threads.
     pub(crate) time: Duration,
+    /// The simulated driver's own.
+    pub(crate) driver_time: Duration,
     pub(crate) usage: Usage,
     /// What was asked of the device up to the end of the warm-up.
     pub(crate) warmup_usage: Usage,
@@ -132,6 +135,7 @@ struct Run<'a, S: Subject, I> {
     trace: &'a Trace,
     world: World<'a>,
     device: Arc<Device>,
+    driver: Arc<Metered<Arc<Device>>>,
     subject: S,
     /// The device's stream for each of the trace's.
     streams: Vec<StreamId>,
@@ -156,15 +160,17 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
             0 => StreamId(0),
             _ => device.create_stream(),
         };
+        let driver = Arc::new(Metered::new(device.clone()));
         Ok(Run {
             ops,
             played: 0,
             next_note: 0,
             trace,
             world: *world,
-            subject: S::new(world.setup, &device, world.capacity_bytes)?,
+            subject: S::new(world.setup, driver.clone(), world.capacity_bytes)?,
             streams: trace.streams().iter().map(stream).collect(),
             device,
+            driver,
             slots: Vec::from_iter((0..trace.slots()).map(|_| None)),
             further: HashMap::new(),
             time: Duration::ZERO,
@@ -281,8 +287,10 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
         if let Some(error) = self.failed.take().or_else(|| self.subject.hidden_error()) {
             return Err(EngineError::Broken(error.to_string()));
         }
+        let driver_time = self.driver.time();
         Ok(Outcome {
-            time: self.time,
+            time: self.time.saturating_sub(driver_time),
+            driver_time,
             usage: Usage::of(&self.device),
             warmup_usage: self.warmup_usage,
             first_half_usage: self.first_half_usage,

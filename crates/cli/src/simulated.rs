@@ -53,7 +53,7 @@ impl Engine for Simulated {
         let half = second_half(trace);
         let world = world(setup, half.map_or(usize::MAX, |half| half.begin));
         let first = run::run(trace, &world)?;
-        let timed = times(trace, &world, &first, progress)?;
+        let [ours, drivers] = times(trace, &world, &first, progress)?;
         let least = match setup.min_capacity {
             true => search(trace, &world, first.peak_reserved_bytes)?,
             false => None,
@@ -62,6 +62,7 @@ impl Engine for Simulated {
             let usage = outcome.usage.since(&outcome.first_half_usage);
             half.map(|half| spread(&usage, half.steps))
         };
+        let per_op = |time: Duration| time.as_nanos() as f64 / trace.op_count().max(1) as f64;
         let peak_reserved_bytes = first.peak_reserved_bytes;
         let calls = &first.usage.calls;
         let driver_ns = spread(&first.usage, 1);
@@ -83,7 +84,8 @@ impl Engine for Simulated {
             driver_ns_per_step_second_half: per_step(&first),
             host_waits: calls.host_waits,
             ooms: first.ooms,
-            ns_per_op: timed.as_nanos() as f64 / trace.op_count().max(1) as f64,
+            ns_per_op: per_op(ours),
+            simulated_driver_ns_per_op: per_op(drivers),
             min_capacity_bytes: least.as_ref().map(|(bytes, _)| *bytes),
             driver_ns_per_step_second_half_at_min_capacity: least
                 .as_ref()
@@ -107,25 +109,28 @@ fn world(setup: &Setup, second_half: usize) -> World<'_> {
     World { setup, second_half, capacity_bytes, lag_ops: setup.lag_ops, stops_at_oom: false }
 }
 
-/// The median time of the repeats; the first run is one of them if it had no lag.
+/// The median times of the repeats, ours and the driver's; the first run is one of them if it had no lag.
 fn times(
     trace: &Trace,
     world: &World,
     first: &Outcome,
     progress: &dyn Fn(u64),
-) -> Result<Duration, EngineError> {
+) -> Result<[Duration; 2], EngineError> {
     let mut times = match world.lag_ops {
-        0 => vec![first.time],
+        0 => vec![[first.time, first.driver_time]],
         _ => Vec::new(),
     };
     let repeats = world.setup.repeats as usize;
     while times.len() < repeats {
         progress(trace.len() as u64 * times.len() as u64);
-        times.push(run::run(trace, &World { lag_ops: 0, ..*world })?.time);
+        let outcome = run::run(trace, &World { lag_ops: 0, ..*world })?;
+        times.push([outcome.time, outcome.driver_time]);
     }
     progress(trace.len() as u64 * u64::from(world.setup.repeats));
-    times.sort_unstable();
-    Ok((times[(repeats - 1) / 2] + times[repeats / 2]) / 2)
+    Ok([0, 1].map(|which| {
+        times.sort_unstable_by_key(|time| time[which]);
+        (times[(repeats - 1) / 2][which] + times[repeats / 2][which]) / 2
+    }))
 }
 
 /// The smallest capacity on which the trace runs, and the run there; none if twice the memory

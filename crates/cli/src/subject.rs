@@ -4,8 +4,7 @@
 use std::fmt;
 use std::sync::Arc;
 
-use aquifer::driver::sim::Device;
-use aquifer::driver::{DriverError, StreamId};
+use aquifer::driver::{Driver, DriverError, StreamId};
 use aquifer::{AllocError, Allocation, Allocator, Backing};
 
 use crate::engine::{EngineError, Setup};
@@ -23,8 +22,12 @@ pub(crate) trait Subject: Send + Sized {
     type Block: Send;
     type Error: fmt::Display + Send;
 
-    /// An allocator on a new device of `capacity_bytes`.
-    fn new(setup: &Setup, device: &Arc<Device>, capacity_bytes: u64) -> Result<Self, EngineError>;
+    /// An allocator on the driver of a new device of `capacity_bytes`.
+    fn new(
+        setup: &Setup,
+        driver: Arc<dyn Driver>,
+        capacity_bytes: u64,
+    ) -> Result<Self, EngineError>;
     fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Self::Block, Self::Error>;
     fn free(&mut self, block: Self::Block);
     fn record_stream(&mut self, block: &Self::Block, stream: StreamId) -> Result<(), Self::Error>;
@@ -46,9 +49,9 @@ impl Subject for Allocator {
     type Block = Allocation;
     type Error = AllocError;
 
-    fn new(setup: &Setup, device: &Arc<Device>, _: u64) -> Result<Allocator, EngineError> {
+    fn new(setup: &Setup, driver: Arc<dyn Driver>, _: u64) -> Result<Allocator, EngineError> {
         let backing = if setup.backing == "segments" { Backing::Segments } else { Backing::Paged };
-        let mut builder = Allocator::builder(device.clone()).policy(&setup.policy).backing(backing);
+        let mut builder = Allocator::builder(driver).policy(&setup.policy).backing(backing);
         if let Some(slack) = setup.slack {
             builder = builder.slack(slack);
         }
@@ -101,7 +104,7 @@ impl Subject for Expandable {
 
     fn new(
         setup: &Setup,
-        device: &Arc<Device>,
+        driver: Arc<dyn Driver>,
         capacity_bytes: u64,
     ) -> Result<Expandable, EngineError> {
         if setup.slack.is_some() {
@@ -109,7 +112,7 @@ impl Subject for Expandable {
                 "backing `{EXPANDABLE}` gives memory back by its own rules: it takes no slack"
             )));
         }
-        Ok(Expandable::new(device.clone(), capacity_bytes))
+        Ok(Expandable::new(driver, capacity_bytes))
     }
 
     fn allocate(&mut self, bytes: u64, stream: StreamId) -> Result<Option<Held>, DriverError> {
