@@ -19,7 +19,7 @@ pub struct Allocation {
     lane: Option<&'static Lane>,
     address: u64,
     bytes: u64,
-    block: BlockId,
+    pub(crate) block: BlockId,
 }
 
 /// An [`Allocation`] taken apart, for the table of raw addresses.

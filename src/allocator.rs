@@ -7,6 +7,7 @@ use crate::driver::{Driver, DriverError, HandleFlags, StreamId};
 use crate::error::{AllocError, BuildError};
 use crate::oom::Fit;
 use crate::pages::Pages;
+use crate::planned;
 use crate::policies::{BANDS_MAX, Direct, GRAIN, Policy, PolicySpec, SIZE_MAX};
 use crate::pool::{Pool, PoolCore, PoolHandle};
 use crate::recorder::Recorder;
@@ -18,9 +19,6 @@ use std::fmt;
 use std::io;
 use std::sync::Arc;
 use std::time::Duration;
-
-/// Modelled driver time that moving pages may take in a step.
-const STEP_BUDGET: Duration = Duration::from_millis(15);
 
 /// A cache of device memory between a program and its driver.
 ///
@@ -77,6 +75,7 @@ impl Builder {
     ) -> Self {
         self.settings.make_policy = Arc::new(move || Direct::Other(make()));
         self.settings.policy_name = name.to_string();
+        self.settings.plans = false;
         self.own_policy = true;
         self
     }
@@ -155,8 +154,7 @@ impl Builder {
     /// [`BuildError`] says which setting is wrong, and what would be right.
     pub fn build(mut self) -> Result<Allocator, BuildError> {
         if !self.own_policy {
-            let (make, name) = Settings::by_spec(self.policy?);
-            (self.settings.make_policy, self.settings.policy_name) = (make, name);
+            self.settings = self.settings.with_policy(self.policy?);
         }
         check_settings(&self.settings)?;
         let granularity = self.driver.granularity();
@@ -221,24 +219,10 @@ impl Allocator {
 
     /// Settings for an allocator over `driver`.
     pub fn builder(driver: impl Driver + 'static) -> Builder {
-        let (make_policy, policy_name) = Settings::by_spec(PolicySpec::default());
         Builder {
             driver: Arc::new(driver),
             policy: Ok(PolicySpec::default()),
-            settings: Settings {
-                make_policy,
-                policy_name,
-                front: true,
-                share_streams: true,
-                sites: false,
-                slack: None,
-                cached_bytes_cap: None,
-                cap: None,
-                backing: Backing::Auto,
-                peers: Vec::new(),
-                handle_flags: HandleFlags::default(),
-                step_budget_ns: STEP_BUDGET.as_nanos() as u64,
-            },
+            settings: Settings::new(PolicySpec::default()),
             own_policy: false,
         }
     }
@@ -391,10 +375,16 @@ impl Allocator {
         if let Some(recorder) = device.recorder.lock().as_mut() {
             recorder.mark(label);
         }
-        let step = device.next_step();
+        let kind = planned::kind_of(label);
+        let step = device.next_step(kind);
         for (_, mut both) in device.boths() {
-            both.parts().1.mark(step);
+            let (front, books) = both.parts();
+            books.mark(step);
+            if let Some(planner) = &mut front.planner {
+                planner.mark(kind);
+            }
         }
+        device.make_plans();
     }
 
     /// Starts recording requests, keeping the newest `events` of them in 24 bytes each. A recording under

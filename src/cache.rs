@@ -116,6 +116,9 @@ impl PoolCore {
         ask: Ask,
         band: Band,
     ) -> Result<Allocation, AllocError> {
+        if front.planner.is_some() {
+            return self.allocate_planned(lane, front, ask, band);
+        }
         let plain = ask.align <= GRAIN && self.device.pending_len.load(Ordering::Relaxed) == 0;
         let both = if plain {
             front.into_both().ok()
@@ -135,7 +138,7 @@ impl PoolCore {
     }
 
     #[cold]
-    fn miss_further(
+    pub(crate) fn miss_further(
         self: &Arc<Self>,
         lane: &'static Lane,
         gone: Option<Detached>,
@@ -230,7 +233,7 @@ impl PoolCore {
 
     /// Hands out block `id` of `lane`, of which `held` is known.
     #[inline(always)]
-    fn hand_out_new(
+    pub(crate) fn hand_out_new(
         &self,
         lane: &'static Lane,
         front: &mut Front,

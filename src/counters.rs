@@ -70,6 +70,9 @@ pub(crate) struct Counters {
     pub(crate) flow: [Flow; 2],
     /// Requests served by the front cache.
     pub(crate) front_hits: u64,
+    /// Requests served at the place that a plan named; those that were not, under a policy that plans.
+    pub(crate) plan_hits: u64,
+    pub(crate) plan_misses: u64,
 }
 
 impl Counters {

@@ -12,6 +12,7 @@ use crate::pool::PoolCore;
 use crate::recorder::Recorder;
 use crate::settings::{Cap, CapScope, Settings};
 use crate::tags::TagCounts;
+use aquifer_policies::planned::Planner;
 use parking_lot::{Mutex, RwLock};
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
@@ -81,6 +82,8 @@ pub(crate) struct Device {
     pub(crate) totals: Totals,
     recording: AtomicBool,
     steps: AtomicU64,
+    /// The kind of the present step, if any was marked.
+    step_kind: AtomicU64,
     /// Releases that the slack has forced.
     pub(crate) forced: AtomicU64,
     front_stopped: AtomicBool,
@@ -122,6 +125,7 @@ impl Device {
             totals: Totals::default(),
             recording: AtomicBool::new(false),
             steps: AtomicU64::new(0),
+            step_kind: AtomicU64::new(0),
             forced: AtomicU64::new(0),
             front_stopped: AtomicBool::new(false),
             open_pools: AtomicUsize::new(0),
@@ -169,6 +173,8 @@ impl Device {
         self.lanes.write().retain(|l| !std::ptr::eq(*l, lane));
         let mut gone = self.gone.lock();
         gone.0.front_hits += last.front_hits;
+        gone.0.plan_hits += last.plan_hits;
+        gone.0.plan_misses += last.plan_misses;
         for (sum, flow) in gone.1.iter_mut().zip(&last.flow) {
             sum.add(flow);
         }
@@ -250,10 +256,11 @@ impl Device {
     }
 
     /// Whether lanes may keep freed blocks in their front caches. Not under a cap on cached bytes: a block
-    /// kept there hides that its segment is idle.
+    /// kept there hides that its segment is idle. Nor under a plan: there it may be in another's place.
     pub(crate) fn front_caches(&self) -> bool {
         let capped = self.settings.cached_bytes_cap.is_some();
-        self.settings.front && !capped && !self.front_stopped.load(Ordering::Relaxed)
+        let plain = self.settings.front && !self.settings.plans;
+        plain && !capped && !self.front_stopped.load(Ordering::Relaxed)
     }
 
     /// Whether frees are marked with events.
@@ -384,9 +391,19 @@ impl Device {
         }
     }
 
-    /// The number of the step that begins.
-    pub(crate) fn next_step(&self) -> u64 {
+    /// The number of the step that begins, which is of this kind.
+    pub(crate) fn next_step(&self, kind: u64) -> u64 {
+        self.step_kind.store(kind, Ordering::Relaxed);
         self.steps.fetch_add(1, Ordering::Relaxed)
+    }
+
+    /// The planner of a new lane, which knows of the present step if it was marked.
+    pub(crate) fn planner(&self) -> Option<Box<Planner>> {
+        let mut planner = self.settings.plans.then(Box::<Planner>::default)?;
+        if self.step() > 0 {
+            planner.mark(self.step_kind.load(Ordering::Relaxed));
+        }
+        Some(planner)
     }
 
     /// Whether requests are recorded.

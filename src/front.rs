@@ -3,6 +3,7 @@
 use crate::counters::Counters;
 use crate::driver::StreamId;
 use crate::pool::PoolCore;
+use aquifer_policies::planned::Planner;
 use aquifer_policies::{Band, BlockId, Direct, FreeBlock, Policy};
 use std::panic::Location;
 use std::sync::Arc;
@@ -259,6 +260,10 @@ pub(crate) struct Front {
     pub(crate) caps_cached: bool,
     /// Whether frees are marked with events.
     pub(crate) marks: bool,
+    /// Says where requests go, under a policy that plans.
+    pub(crate) planner: Option<Box<Planner>>,
+    /// Whether the planner has a plan that no place was made ready for.
+    pub(crate) plan_is_new: bool,
     /// The pool it serves; none while the lane is vacant.
     pub(crate) pool: Option<Arc<PoolCore>>,
 }
@@ -277,6 +282,8 @@ impl Front {
             observed: false,
             caps_cached: false,
             marks: false,
+            planner: None,
+            plan_is_new: false,
             pool: None,
         }
     }
@@ -290,6 +297,7 @@ impl Front {
             observed: pool.device.is_recording() || pool.device.settings.sites,
             caps_cached: pool.device.settings.cached_bytes_cap.is_some(),
             marks: pool.device.marks(),
+            planner: pool.device.planner(),
             pool: Some(pool),
             ..Front::vacant()
         }

@@ -80,7 +80,7 @@ impl PoolCore {
     }
 
     /// Polls; an error concerns blocks that wait, not this request, and is only noted.
-    fn poll_noted(&self) {
+    pub(crate) fn poll_noted(&self) {
         if let Err(error) = self.poll_pending() {
             self.device.note(error);
         }
@@ -199,6 +199,11 @@ impl PoolCore {
             if let Some(allocation) = self.search_and_ask(request, least, &mut stages)? {
                 return Ok(allocation);
             }
+        }
+        if self.device.settings.plans
+            && let Some(allocation) = self.place(&request.in_plan(), request.lane.twin.both())?
+        {
+            return Ok(allocation);
         }
         bump(&self.device.totals.ooms);
         Err(AllocError::OutOfMemory(Box::new(self.report(request, stages))))

@@ -4,13 +4,13 @@
 //! stream, so that a handle may point at its lane without counting references.
 use crate::driver::StreamId;
 use crate::front::{Front, Whereabouts};
-use crate::heap::{CutAt, Heap, HoleWant, Rule, Wrong};
+use crate::heap::{CutAt, Heap, Hole, HoleWant, Rule, Wrong};
 use crate::pool::PoolCore;
 use crate::returned::Returned;
 use crate::settings::Settings;
 use crate::sync::{Both, Twin};
 use aquifer_policies::{
-    BANDS_MAX, Band, BlockId, Direct, FreeBlock, GRAIN, Place, Policy, Request,
+    BANDS_MAX, Band, BlockId, Direct, FirstFit, FreeBlock, GRAIN, Place, Policy, Request, Sizing,
 };
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
@@ -23,7 +23,32 @@ pub(crate) struct Books {
     pub(crate) lowest_first: bool,
     /// The tick of the heap at which the next event is due, where frees are marked.
     next_mark: u64,
-    bands: [Option<BandPolicy>; BANDS_MAX],
+    bands: [Option<BandPolicy>; BANDS_MAX + 1],
+    /// Where planned requests go; none before the first plan, and after its segment was released.
+    pub(crate) plan: Option<PlanSpace>,
+    /// The step of the planner in which there was no room for a plan.
+    pub(crate) plan_refused_in: Option<u64>,
+}
+
+/// The band beyond those of a policy, in which planned requests lie.
+pub(crate) const PLAN_BAND: u8 = BANDS_MAX as u8;
+
+/// The addresses that offsets of a plan count from.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct PlanSpace {
+    pub(crate) address: u64,
+    pub(crate) size: u64,
+}
+
+/// What came of a request for a place of the plan.
+pub(crate) enum InPlan {
+    Cut(FreeBlock),
+    /// It is free, but has pages that are not mapped.
+    Hole(Hole),
+    /// Another block is in the way.
+    Taken,
+    /// The plan has no addresses there.
+    NoSpace,
 }
 
 /// Frees between two marks.
@@ -51,16 +76,31 @@ pub(crate) struct Want {
 }
 
 impl BandPolicy {
-    fn new(settings: &Settings) -> Self {
+    fn new(index: u8, settings: &Settings) -> Self {
+        if index == PLAN_BAND {
+            // Places come from the plan; what is needed is an index of free blocks by address.
+            return BandPolicy { policy: Direct::FirstFit(FirstFit::new(Sizing::default())) };
+        }
         BandPolicy { policy: settings.policy() }
+    }
+
+    /// The free block that `address` lies in, where the policy can tell faster than the heap.
+    fn holding(&self, address: u64) -> Option<Option<FreeBlock>> {
+        match &self.policy {
+            Direct::FirstFit(policy) => Some(policy.holding(address)),
+            _ => None,
+        }
     }
 }
 
 impl Books {
     #[inline(always)]
     fn band(&mut self, index: u8, settings: &Settings) -> Result<&mut BandPolicy, Wrong> {
+        if index == PLAN_BAND && !settings.plans {
+            return Err(Wrong::OtherBand);
+        }
         let slot = self.bands.get_mut(index as usize).ok_or(Wrong::OtherBand)?;
-        Ok(slot.get_or_insert_with(|| BandPolicy::new(settings)))
+        Ok(slot.get_or_insert_with(|| BandPolicy::new(index, settings)))
     }
 
     /// Whether the blocks that wait in `front` are worth merging before idle memory is touched. Where idle
@@ -154,15 +194,29 @@ impl Books {
 
     /// Cuts `want` out of a free block at `address`, where that can be.
     pub(crate) fn cut_at(&mut self, address: u64, want: &Want) -> Option<FreeBlock> {
-        let block = self.heap.free_at(address)?;
-        let skip = address.checked_sub(block.address)?;
         let (size, band) = (want.band.size, want.band.index);
+        let entry = self.bands[band as usize].as_mut()?;
+        let found = entry.holding(address);
+        let block = found.unwrap_or_else(|| self.heap.free_at(address))?;
+        let skip = address.checked_sub(block.address)?;
         let at = CutAt { block: block.id, skip, take: size, size, align: want.align, band };
         let cut = self.heap.cut(at).ok()?;
-        if let Some(entry) = &mut self.bands[band as usize] {
-            entry.policy.taken(&cut);
-        }
+        entry.policy.taken(&cut);
         Some(cut.taken())
+    }
+
+    /// Cuts `size` bytes out of the plan's space, `offset` bytes in, if they are free and mapped.
+    pub(crate) fn cut_planned(&mut self, offset: u64, size: u64) -> InPlan {
+        let Some(space) = self.plan else { return InPlan::NoSpace };
+        if offset.checked_add(size).is_none_or(|end| end > space.size) {
+            return InPlan::NoSpace;
+        }
+        let address = space.address + offset;
+        let band = Band { index: PLAN_BAND, size, front: false };
+        if let Some(taken) = self.cut_at(address, &Want { band, align: GRAIN, fresh: None }) {
+            return InPlan::Cut(taken);
+        }
+        self.heap.hole_at(address, size).map_or(InPlan::Taken, InPlan::Hole)
     }
 
     /// Enters a segment from the driver or from another lane.
@@ -177,6 +231,9 @@ impl Books {
     /// Takes out the segment that free block `id` fills.
     pub(crate) fn detach(&mut self, id: BlockId, band: u8) -> Option<Detached> {
         let gone = self.heap.remove_segment(id)?;
+        if self.plan.is_some_and(|space| space.address == gone.address) {
+            self.plan = None;
+        }
         let entry = self.bands[band as usize].as_mut()?;
         entry.policy.released(gone);
         Some(Detached { address: gone.address, size: gone.size, band })
@@ -472,6 +529,9 @@ pub(crate) fn place(
 #[inline(always)]
 pub(crate) fn put_into_heap(front: &mut Front, books: &mut Books, id: BlockId) -> Option<Detached> {
     let band = front.put(id, Whereabouts::Heap);
+    if let Some(planner) = &mut front.planner {
+        planner.freed(id);
+    }
     books.free(id, band)
 }
 

@@ -62,6 +62,7 @@ mod oom;
 mod paged;
 mod pages;
 mod pending;
+mod planned;
 mod pool;
 mod recorder;
 mod returned;

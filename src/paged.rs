@@ -10,7 +10,7 @@ use crate::device::bump;
 use crate::driver::{DriverError, HandleId};
 use crate::error::AllocError;
 use crate::heap::{Hole, HoleWant, Rule};
-use crate::lane::{Want, flush, place};
+use crate::lane::{PLAN_BAND, PlanSpace, Want, flush, place};
 use crate::oom::{Stage, Stages};
 use crate::pages::Pages;
 use crate::pool::PoolCore;
@@ -35,13 +35,19 @@ const LATE_STEP: u64 = 3;
 const AHEAD_SHARE: u64 = 32;
 
 /// A request on its way, and what was tried for it.
-struct Job<'a> {
-    request: &'a Request,
+pub(crate) struct Job {
+    pub(crate) request: Request,
     stages: Stages,
     /// The driver or the cap has refused.
-    is_refused: bool,
+    pub(crate) is_refused: bool,
     /// There were not enough pages for the lowest place: now the one that needs the fewest.
     wants_fewest: bool,
+}
+
+impl Job {
+    pub(crate) fn new(request: Request) -> Job {
+        Job { request, stages: Stages::default(), is_refused: false, wants_fewest: false }
+    }
 }
 
 /// What came of looking for a place.
@@ -64,8 +70,7 @@ impl PoolCore {
             return Ok(allocation);
         }
         self.refuse_while_capturing(request)?;
-        let stages = Stages::default();
-        let mut job = Job { request, stages, is_refused: false, wants_fewest: false };
+        let mut job = Job::new(*request);
         loop {
             let mut pages = self.device.pages().lock();
             if let Err(error) = self.device.unstick(&mut pages) {
@@ -75,7 +80,7 @@ impl PoolCore {
                 Spot::Placed(allocation) => return Ok(allocation),
                 Spot::Hole(mut hole) => {
                     if self.fill(&mut job, &mut hole, &mut pages)? {
-                        match self.enter_pages(request, &hole) {
+                        match self.enter_pages(&job.request, &hole) {
                             Some(allocation) => return Ok(allocation),
                             None => continue,
                         }
@@ -97,6 +102,11 @@ impl PoolCore {
                 continue;
             }
             drop(pages);
+            if self.device.settings.plans && job.request.band.index != PLAN_BAND {
+                job.request = job.request.in_plan();
+                continue;
+            }
+            job.request.band = request.band;
             if !self.wait_for_one()? {
                 bump(&self.device.totals.ooms);
                 return Err(AllocError::OutOfMemory(Box::new(self.report(request, job.stages))));
@@ -107,7 +117,7 @@ impl PoolCore {
     }
 
     /// Memory is short: from now on every request goes as low as it can.
-    fn tighten(&self, pages: &mut Pages) {
+    pub(crate) fn tighten(&self, pages: &mut Pages) {
         pages.budget.fall();
         self.device.stop_front_caches();
         if !self.device.lowest_first.swap(true, Ordering::Relaxed) {
@@ -118,8 +128,8 @@ impl PoolCore {
     }
 
     /// Places the request, or says where it would go.
-    fn spot(self: &Arc<Self>, job: &Job<'_>, pages: &mut Pages) -> Result<Spot, AllocError> {
-        let request = job.request;
+    fn spot(self: &Arc<Self>, job: &Job, pages: &mut Pages) -> Result<Spot, AllocError> {
+        let request = &job.request;
         loop {
             let mut both = request.lane.twin.both();
             let (front, books) = both.parts();
@@ -140,21 +150,25 @@ impl PoolCore {
             if let Some(hole) = hole {
                 return Ok(Spot::Hole(hole));
             }
-            if !self.add_range(request, pages)? {
+            if request.band.index == PLAN_BAND || self.add_range(request, pages)?.is_none() {
                 return Ok(Spot::Nowhere);
             }
         }
     }
 
-    /// Gets addresses for requests like this one; false where there are none.
-    fn add_range(&self, request: &Request, pages: &mut Pages) -> Result<bool, AllocError> {
+    /// Gets addresses for requests like this one; none where there are none.
+    pub(crate) fn add_range(
+        &self,
+        request: &Request,
+        pages: &mut Pages,
+    ) -> Result<Option<PlanSpace>, AllocError> {
         let device = &self.device;
         let page = pages.bytes;
         let total = device.driver.memory_info()?.total;
         // One page is never mapped; the request may have to be aligned.
         let whole = |bytes: u64| bytes.checked_next_multiple_of(page);
         let least = request.band.size.saturating_add(request.align).saturating_add(2 * page);
-        let Some(least) = whole(least) else { return Ok(false) };
+        let Some(least) = whole(least) else { return Ok(None) };
         let left = (RANGES_OF_TOTAL.saturating_mul(total)).saturating_sub(pages.reserved_addresses);
         let usual = (RANGE_OF_TOTAL.saturating_mul(total)).min(left / RANGE_SHARE);
         let wanted = usual.max(least.saturating_mul(RANGE_REQUESTS));
@@ -165,21 +179,21 @@ impl PoolCore {
                     pages.reserved_addresses += bytes;
                     let mut both = request.lane.twin.both();
                     both.parts().1.heap.add_range(address, bytes, request.band.index);
-                    return Ok(true);
+                    return Ok(Some(PlanSpace { address, size: bytes - page }));
                 }
                 Err(DriverError::OutOfMemory { .. }) if bytes > least => {
                     bytes = whole(bytes / 2).unwrap_or(least).max(least);
                 }
-                Err(DriverError::OutOfMemory { .. }) => return Ok(false),
+                Err(DriverError::OutOfMemory { .. }) => return Ok(None),
                 Err(error) => return Err(error.into()),
             }
         }
     }
 
     /// Gets pages for `hole` and maps them; false where there are not enough.
-    fn fill(
+    pub(crate) fn fill(
         self: &Arc<Self>,
-        job: &mut Job<'_>,
+        job: &mut Job,
         hole: &mut Hole,
         pages: &mut Pages,
     ) -> Result<bool, AllocError> {
@@ -197,19 +211,51 @@ impl PoolCore {
             let count = (bytes / pages.bytes) as usize;
             let handles = pages.bank.split_off(pages.bank.len() - count);
             if let Err(error) = self.map_run(address, handles, pages) {
-                self.enter_runs(job.request, &hole.runs[..done]);
+                self.enter_runs(&job.request, &hole.runs[..done]);
                 return Err(error.into());
             }
         }
         Ok(true)
     }
 
+    /// Maps idle pages from the start of `hole` on, as many as there are, and enters them.
+    pub(crate) fn fill_idle(
+        self: &Arc<Self>,
+        request: &Request,
+        hole: &Hole,
+        pages: &mut Pages,
+    ) -> Result<(), AllocError> {
+        let keep = Keep::new(request, hole, pages.bytes);
+        let needed = (hole.bytes() / pages.bytes) as usize;
+        let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
+        let mut stages = Stages::default();
+        pages.budget.request(self.device.step());
+        self.steal(&keep, lacks(pages), 0, &mut stages, pages);
+        if lacks(pages) > 0
+            && pages.budget.may_wait()
+            && self.wait_for_pages(&keep, lacks(pages), &mut stages, pages)?
+        {
+            self.steal(&keep, lacks(pages), 0, &mut stages, pages);
+        }
+        for &(address, bytes) in &hole.runs {
+            let count = pages.bank.len().min((bytes / pages.bytes) as usize);
+            let bytes = count as u64 * pages.bytes;
+            if count == 0 || pages.is_stuck(address, bytes) {
+                return Ok(());
+            }
+            let handles = pages.bank.split_off(pages.bank.len() - count);
+            self.map_run(address, handles, pages)?;
+            self.enter_runs(request, &[(address, bytes)]);
+        }
+        Ok(())
+    }
+
     /// Lets the last run of `hole` go on, if the program is late to grow and slack allows it.
-    fn look_ahead(&self, job: &Job<'_>, hole: &mut Hole, pages: &mut Pages) {
+    fn look_ahead(&self, job: &Job, hole: &mut Hole, pages: &mut Pages) {
         if job.is_refused || self.device.step() < LATE_STEP {
             return;
         }
-        let room = self.pages_within_slack(job.request, pages) as u64 * pages.bytes;
+        let room = self.pages_within_slack(&job.request, pages) as u64 * pages.bytes;
         let Some(room) = room.checked_sub(hole.bytes()) else { return };
         let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
         if let Some(last) = hole.runs.last_mut() {
@@ -223,7 +269,7 @@ impl PoolCore {
     /// Brings the bank up to `needed` pages if it can.
     fn gather(
         self: &Arc<Self>,
-        job: &mut Job<'_>,
+        job: &mut Job,
         hole: &Hole,
         needed: usize,
         pages: &mut Pages,
@@ -232,7 +278,7 @@ impl PoolCore {
         if lacks(pages) == 0 {
             return Ok(());
         }
-        let keep = Keep::new(job.request, hole, pages.bytes);
+        let keep = Keep::new(&job.request, hole, pages.bytes);
         let stages = &mut job.stages;
         if !job.is_refused {
             if self.creatable(pages) < lacks(pages) {
@@ -240,7 +286,7 @@ impl PoolCore {
                 stages.note(Stage::Driver, 0);
                 return Ok(());
             }
-            let room = self.pages_within_slack(job.request, pages);
+            let room = self.pages_within_slack(&job.request, pages);
             self.create(lacks(pages).min(room), stages, pages)?;
             if lacks(pages) == 0 {
                 return Ok(());
@@ -352,7 +398,11 @@ impl PoolCore {
     }
 
     /// Enters the pages of a filled hole and places the request there, if nobody else is there.
-    fn enter_pages(self: &Arc<Self>, request: &Request, hole: &Hole) -> Option<Allocation> {
+    pub(crate) fn enter_pages(
+        self: &Arc<Self>,
+        request: &Request,
+        hole: &Hole,
+    ) -> Option<Allocation> {
         let mut both = request.lane.twin.both();
         let (front, books) = both.parts();
         for &(address, bytes) in &hole.runs {

@@ -66,6 +66,9 @@ pub enum Backing {
     Paged,
 }
 
+/// Modelled driver time that moving pages may take in a step, in nanoseconds.
+const STEP_BUDGET_NS: u64 = 15_000_000;
+
 /// Makes one instance of the policy.
 pub(crate) type MakePolicy = Arc<dyn Fn() -> Direct + Send + Sync>;
 
@@ -74,6 +77,8 @@ pub(crate) type MakePolicy = Arc<dyn Fn() -> Direct + Send + Sync>;
 pub(crate) struct Settings {
     pub(crate) make_policy: MakePolicy,
     pub(crate) policy_name: String,
+    /// Whether requests go where a plan of the step says, before the policy is asked.
+    pub(crate) plans: bool,
     pub(crate) front: bool,
     pub(crate) share_streams: bool,
     pub(crate) sites: bool,
@@ -101,9 +106,29 @@ impl Settings {
         self.policy().keeps(FreeBlock { id, address, offset, size })
     }
 
-    pub(crate) fn by_spec(spec: PolicySpec) -> (MakePolicy, String) {
-        let name = spec.to_string();
-        (Arc::new(move || spec.build_direct()), name)
+    /// What holds unless told otherwise.
+    pub(crate) fn new(spec: PolicySpec) -> Settings {
+        Settings {
+            policy_name: spec.to_string(),
+            plans: spec.plans(),
+            make_policy: Arc::new(move || spec.build_direct()),
+            front: true,
+            share_streams: true,
+            sites: false,
+            slack: None,
+            cached_bytes_cap: None,
+            cap: None,
+            backing: Backing::Auto,
+            peers: Vec::new(),
+            handle_flags: HandleFlags::default(),
+            step_budget_ns: STEP_BUDGET_NS,
+        }
+    }
+
+    /// The same with the policy that `spec` names.
+    pub(crate) fn with_policy(self, spec: PolicySpec) -> Settings {
+        let Settings { make_policy, policy_name, plans, .. } = Settings::new(spec);
+        Settings { make_policy, policy_name, plans, ..self }
     }
 }
 

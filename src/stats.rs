@@ -50,6 +50,10 @@ pub struct Stats {
     pub front_cached_bytes: u64,
     /// Requests served by the front caches.
     pub front_hits: u64,
+    /// Requests served where a plan of the step says, under the policy `planned`.
+    pub plan_hits: u64,
+    /// Requests that policy served elsewhere: no plan yet, none for that request, or its place was taken.
+    pub plan_misses: u64,
     /// Times the driver refused and memory had to be made free first.
     pub num_alloc_retries: u64,
     /// Requests that failed for want of memory.
@@ -99,12 +103,16 @@ impl Stats {
             now.iter_mut().zip(front.counters.now()).for_each(|(s, n)| *s += n);
             flow.iter_mut().zip(&front.counters.flow).for_each(|(s, f)| s.add(f));
             stats.front_hits += front.counters.front_hits;
+            stats.plan_hits += front.counters.plan_hits;
+            stats.plan_misses += front.counters.plan_misses;
             stats.front_cached_bytes += front.cached.bytes();
             idle += books.heap.idle_bytes();
         }
         let gone = device.gone.lock();
         flow.iter_mut().zip(&gone.1).for_each(|(s, f)| s.add(f));
         stats.front_hits += gone.0.front_hits;
+        stats.plan_hits += gone.0.plan_hits;
+        stats.plan_misses += gone.0.plan_misses;
         drop(gone);
         stats.fill_gauges(&now, &device.peaks(), &flow);
         stats.fill_totals(device);
@@ -200,6 +208,8 @@ impl Stats {
             ("num_device_alloc", self.num_device_alloc),
             ("num_device_free", self.num_device_free),
             ("aquifer.front_hits", self.front_hits),
+            ("aquifer.plan_hits", self.plan_hits),
+            ("aquifer.plan_misses", self.plan_misses),
             ("aquifer.front_cached_bytes", self.front_cached_bytes),
             ("aquifer.host_waits", self.num_host_waits),
             ("aquifer.stream_waits", self.num_stream_waits),
@@ -260,6 +270,12 @@ impl Stats {
             self.front_hits,
             human_bytes(self.front_cached_bytes)
         ));
+        if self.plan_hits + self.plan_misses > 0 {
+            line(format!(
+                "plan: {} requests at its places, {} elsewhere",
+                self.plan_hits, self.plan_misses
+            ));
+        }
         line(format!(
             "out of memory {}, retries {}, host waits {}, driver errors {}",
             self.num_ooms, self.num_alloc_retries, self.num_host_waits, self.num_driver_errors

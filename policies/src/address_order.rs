@@ -115,6 +115,18 @@ impl AddressOrder {
         None
     }
 
+    /// The block that `address` lies in. Its offset is not known here and stays 0.
+    pub(crate) fn holding(&self, address: u64) -> Option<FreeBlock> {
+        let start = address / GRAIN;
+        let after = self.lows.partition_point(|&low| low <= start);
+        // All blocks of a leaf may lie higher, and the leaf of a window may be empty.
+        let found = (0..after).rev().find_map(|position| {
+            let leaf = self.leaf_at(position);
+            leaf.last_up_to(start).map(|slot| self.block(leaf.block(slot).0))
+        });
+        found.filter(|block| address < block.end())
+    }
+
     /// The free block of an id. Its offset is not known here and stays 0.
     fn block(&self, id: BlockId) -> FreeBlock {
         let Entry { leaf, slot } = self.entries[id.index()];
@@ -317,6 +329,10 @@ mod tests {
         let highest = fits().max_by_key(|block| block.address);
         let found = order.highest(size, align);
         assert_eq!(found.map(|spot| spot.id), highest.map(|block| block.id));
+        for address in blocks.iter().flat_map(|b| [b.address, b.end() - 1, b.end()]) {
+            let holding = blocks.iter().find(|b| (b.address..b.end()).contains(&address));
+            assert_eq!(order.holding(address), holding.copied());
+        }
         if let (Some(spot), Some(block)) = (found, highest) {
             let rest = block.size - size - spot.skip;
             assert!(rest < align && (block.address + spot.skip).is_multiple_of(align));

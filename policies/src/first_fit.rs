@@ -20,6 +20,12 @@ impl FirstFit {
     pub fn new(sizing: Sizing) -> FirstFit {
         FirstFit { sizing, free: AddressOrder::default() }
     }
+
+    /// The free block that `address` lies in; its offset is not known and 0.
+    #[inline]
+    pub fn holding(&self, address: u64) -> Option<FreeBlock> {
+        self.free.holding(address)
+    }
 }
 
 impl Policy for FirstFit {

@@ -182,6 +182,18 @@ impl Leaf {
         (best >= 0).then(|| self.ids[slot_of(best)])
     }
 
+    /// The slot of the last block that starts at `start` (in grains, at least `low`) or before.
+    #[inline]
+    pub(crate) fn last_up_to(&self, start: u64) -> Option<usize> {
+        let most = if start < self.high {
+            key((start % WINDOW) as u32, LEAF_BLOCKS as u32 - 1)
+        } else {
+            -1
+        };
+        let keys = self.keys[..self.len()].iter();
+        keys.copied().filter(|&key| key <= most).max().map(slot_of)
+    }
+
     /// Sizes and keys, [`LANES`] at a time, as far as the leaf is filled.
     #[inline]
     fn steps(&self) -> impl Iterator<Item = (&[i32; LANES], &[i32; LANES])> {

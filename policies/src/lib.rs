@@ -16,6 +16,7 @@ mod index;
 mod leaf;
 mod never_cache;
 pub mod pack;
+pub mod planned;
 mod size_classes;
 mod size_lists;
 mod size_order;

@@ -8,8 +8,16 @@ use crate::{
 };
 
 /// The names that [`PolicySpec::parse`] knows, the default first.
-pub const NAMES: &[&str] =
-    &["first-fit", "best-fit", "bins", "size-classes", "buddy", "two-ends", "never-cache"];
+pub const NAMES: &[&str] = &[
+    "first-fit",
+    "best-fit",
+    "bins",
+    "size-classes",
+    "buddy",
+    "two-ends",
+    "planned",
+    "never-cache",
+];
 
 /// A policy and its options: makes any number of equal instances.
 ///
@@ -19,6 +27,8 @@ pub const NAMES: &[&str] =
 /// - `grow`: the share of the reserved bytes that a new segment adds (default 0.125);
 /// - `floor`, `small-floor`: the least bytes of a new segment, and of one in the small band (defaults
 ///   32MiB and 2MiB).
+///
+/// `planned` serves what no plan names a place for as `first-fit` does; see [`PolicySpec::plans`].
 ///
 /// `size-classes` also knows `steps`: the size classes per doubling, a power of two from 1 to 64
 /// (default 8).
@@ -50,6 +60,7 @@ enum Kind {
     SizeClasses,
     Buddy,
     TwoEnds,
+    Planned,
     NeverCache,
 }
 
@@ -66,6 +77,7 @@ impl Kind {
         Kind::SizeClasses,
         Kind::Buddy,
         Kind::TwoEnds,
+        Kind::Planned,
         Kind::NeverCache,
     ];
 
@@ -127,7 +139,8 @@ impl PolicySpec {
     /// A new instance without free blocks.
     pub fn build(&self) -> Box<dyn Policy> {
         match self.kind {
-            Kind::FirstFit => Box::new(FirstFit::new(self.sizing)),
+            // What no plan names a place for goes where first fit puts it.
+            Kind::FirstFit | Kind::Planned => Box::new(FirstFit::new(self.sizing)),
             Kind::BestFit => Box::new(BestFit::new(self.sizing)),
             Kind::Bins => Box::new(Bins::new(self.sizing)),
             Kind::SizeClasses => Box::new(SizeClasses::new(self.sizing, self.steps)),
@@ -140,10 +153,16 @@ impl PolicySpec {
     /// As [`PolicySpec::build`], without a box around the policies that [`Direct`] knows.
     pub fn build_direct(&self) -> Direct {
         match self.kind {
-            Kind::FirstFit => Direct::FirstFit(FirstFit::new(self.sizing)),
+            Kind::FirstFit | Kind::Planned => Direct::FirstFit(FirstFit::new(self.sizing)),
             Kind::Bins => Direct::Bins(Bins::new(self.sizing)),
             _ => Direct::Other(self.build()),
         }
+    }
+
+    /// Whether requests go first where a plan of the step says ([`Planner`](crate::planned::Planner)), and
+    /// only those that it does not name where [`PolicySpec::build`]'s policy says.
+    pub fn plans(&self) -> bool {
+        self.kind == Kind::Planned
     }
 
     /// The policy's name, without options.

@@ -77,6 +77,26 @@ impl Heap {
         Some(Hole { address, runs, more })
     }
 
+    /// What is to be mapped for `size` bytes at `address`; `None` where a block in use is in the way, no
+    /// page is missing, or the range ends before.
+    pub(crate) fn hole_at(&self, address: u64, size: u64) -> Option<Hole> {
+        let end = address.checked_add(size)?;
+        let touches = |b: &Block| b.address < end && address < b.address + b.size;
+        let unmapped = self.ranges.unmapped.iter();
+        let mut first = *unmapped.copied().find(|&u| touches(&self.blocks[u as usize])).as_ref()?;
+        while self.blocks[first as usize].address > address {
+            first = self.blocks[first as usize].prev;
+            self.blocks.get(first as usize).filter(|b| b.state != State::Used)?;
+        }
+        let mut pieces = Vec::new();
+        self.pieces_to_end(first, end, &mut pieces);
+        if pieces.last()?.end < end {
+            return None;
+        }
+        let runs = unmapped_in(&pieces, address, size, self.ranges.page).collect();
+        Some(Hole { address, runs, more: 0 })
+    }
+
     /// The free block that holds `address`.
     pub(crate) fn free_at(&self, address: u64) -> Option<FreeBlock> {
         let holds = |b: &Block| b.address <= address && address < b.address + b.size;
@@ -137,6 +157,12 @@ impl Heap {
             }
             pieces.push(piece(before));
         }
+        self.pieces_to_end(id, u64::MAX, pieces);
+        true
+    }
+
+    /// The pieces from block `id` on, up to a block in use, the end of the range or address `end`.
+    fn pieces_to_end(&self, id: u32, end: u64, pieces: &mut Vec<Piece>) {
         let mut at = id;
         while let Some(b) = self.blocks.get(at as usize).filter(|b| b.state != State::Used) {
             pieces.push(piece(b));
@@ -145,9 +171,11 @@ impl Heap {
                 let last = pieces.last_mut().expect("just pushed");
                 last.end -= self.ranges.page;
             }
+            if b.address + b.size >= end {
+                return;
+            }
             at = b.next;
         }
-        true
     }
 }
 

@@ -1,0 +1,176 @@
+//! Serves steps that repeat from a plan: records the requests of a step, packs offsets for them apart
+//! from the program, and says where each request of a later step goes. Knows no driver, heap or lock.
+//!
+//! A hint is safe to follow only where the place is free: the planner supposes that lifetimes are as
+//! they were, and does not look. What is not in the plan gets no offset and is served by the ordinary
+//! policy: what outlives its step, and what deviates.
+
+mod blocks;
+mod families;
+mod family;
+mod follow;
+mod grams;
+mod job;
+mod record;
+mod times;
+
+pub use job::{PlanDone, PlanJob};
+
+use crate::BlockId;
+use blocks::Blocks;
+use families::{Course, Families};
+use family::{NO_OFFSET, Outcome};
+use record::{NOWHERE, Record, Seen};
+
+/// Records steps and serves them. One per stream and pool.
+#[derive(Debug, Default)]
+pub struct Planner {
+    /// Requests so far, which is the number of the next.
+    now: u64,
+    blocks: Blocks,
+    record: Record,
+    /// Where the step stands, if there is one.
+    course: Option<Course>,
+    families: Families,
+    outcome: Outcome,
+    counts: PlanCounts,
+}
+
+/// Where a request goes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Ticket {
+    /// Counts the requests of a planner.
+    pub number: u64,
+    /// Bytes from the begin of the plan's space; a multiple of 512 if all sizes are. `None`: not in
+    /// the plan.
+    pub offset: Option<u64>,
+}
+
+/// What a planner has done so far.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PlanCounts {
+    /// Steps that are over.
+    pub steps: u64,
+    /// Plans adopted.
+    pub plans: u64,
+    /// Requests placed in the plan.
+    pub planned: u64,
+    /// Requests placed elsewhere, those without an offset included.
+    pub online: u64,
+    /// Of them those that had an offset whose place was taken.
+    pub taken: u64,
+    /// Families kept now.
+    pub families: u64,
+}
+
+impl Planner {
+    /// Knows nothing yet.
+    pub fn new() -> Planner {
+        Planner::default()
+    }
+
+    /// The program says that a step of this kind begins. Steps of different kinds are never mixed up.
+    pub fn mark(&mut self, kind: u64) {
+        self.end();
+        self.begin(kind);
+    }
+
+    fn begin(&mut self, kind: u64) {
+        self.record.begin(self.now);
+        self.outcome = Outcome::default();
+        self.course = Some(self.families.begin(kind));
+    }
+
+    fn end(&mut self) {
+        let Some(course) = self.course.take() else { return };
+        if self.record.seen.is_empty() {
+            return;
+        }
+        self.counts.steps += 1;
+        self.families.end(&course, &mut self.record, self.outcome);
+    }
+
+    /// A request of `size` bytes, over 0.
+    #[inline]
+    pub fn request(&mut self, size: u64) -> Ticket {
+        let number = self.now;
+        self.now += 1;
+        let offset = self.follow(size).filter(|offset| *offset != NO_OFFSET);
+        self.outcome.hinted += usize::from(offset.is_some());
+        Ticket { number, offset }
+    }
+
+    #[inline]
+    fn follow(&mut self, size: u64) -> Option<u64> {
+        let course = self.course.as_mut()?;
+        let entries = course.family.map(|at| &self.families.list[at].entries[..]);
+        let follower = &mut course.follower;
+        if let Some(entry) = entries.and_then(|entries| entries.get(follower.cursor))
+            && entry.size == size
+            && follower.strays == 0
+        {
+            self.record.push(Seen::new(size, follower.cursor as u32));
+            follower.cursor += 1;
+            self.outcome.matched += 1;
+            return Some(entry.offset);
+        }
+        self.deviate(size)
+    }
+
+    #[cold]
+    fn deviate(&mut self, size: u64) -> Option<u64> {
+        let course = self.course.as_mut()?;
+        let found = self.families.find(course, &self.record.seen, size);
+        let position = found.map_or(NOWHERE, |position| position as u32);
+        self.record.push(Seen::new(size, position));
+        self.outcome.matched += usize::from(found.is_some());
+        let family = &self.families.list[course.family?];
+        found.map(|position| family.entries[position].offset)
+    }
+
+    /// The request of `ticket` is served by `block`; `in_plan` tells whether at the ticket's offset.
+    #[inline]
+    pub fn placed(&mut self, ticket: Ticket, block: BlockId, in_plan: bool) {
+        self.blocks.set(block, ticket.number);
+        let is_taken = ticket.offset.is_some() && !in_plan;
+        self.outcome.taken += usize::from(is_taken);
+        self.counts.taken += u64::from(is_taken);
+        self.counts.planned += u64::from(in_plan);
+        self.counts.online += u64::from(!in_plan);
+    }
+
+    /// `block` was freed. Blocks that were never placed are ignored.
+    #[inline]
+    pub fn freed(&mut self, block: BlockId) {
+        if let Some(number) = self.blocks.take(block) {
+            self.record.freed(number);
+        }
+    }
+
+    /// Whether a step waits to be packed.
+    #[inline]
+    pub fn has_job(&self) -> bool {
+        !self.families.waiting.is_empty()
+    }
+
+    /// A step to be packed.
+    pub fn job(&mut self) -> Option<PlanJob> {
+        (!self.families.waiting.is_empty()).then(|| self.families.waiting.remove(0))
+    }
+
+    /// Takes a plan, unless it comes too late.
+    pub fn adopt(&mut self, done: PlanDone) {
+        let followed = self.course.and_then(|course| course.family);
+        self.counts.plans += u64::from(self.families.adopt(done, followed));
+    }
+
+    /// Bytes that the plan's space needs: those of the tallest plan kept.
+    pub fn height(&self) -> u64 {
+        self.families.height()
+    }
+
+    /// What was done so far.
+    pub fn counts(&self) -> PlanCounts {
+        PlanCounts { families: self.families.list.len() as u64, ..self.counts }
+    }
+}
