@@ -91,8 +91,8 @@ pub(crate) struct Device {
     pub(crate) open_pools: AtomicUsize,
     pub(crate) recorder: Mutex<Option<Recorder>>,
     raw: [Mutex<HashMap<u64, RawParts>>; RAW_SHARDS],
-    /// Bytes of a page; none over segments.
-    page_bytes: Option<u64>,
+    /// Bytes of a page in new lanes; 0 over segments.
+    pub(crate) page_bytes: AtomicU64,
     /// The books of paged backing; none over segments.
     pub(crate) pages: Option<Mutex<Pages>>,
     /// Whether frees are marked with events.
@@ -131,7 +131,7 @@ impl Device {
             open_pools: AtomicUsize::new(0),
             recorder: Mutex::new(None),
             raw: Default::default(),
-            page_bytes: pages.as_ref().map(|pages| pages.bytes),
+            page_bytes: AtomicU64::new(pages.as_ref().map_or(0, |pages| pages.bytes)),
             pages: pages.map(Mutex::new),
             marks: AtomicBool::new(false),
             lowest_first: AtomicBool::new(lowest_first),
@@ -355,7 +355,8 @@ impl Device {
 
     /// How a new lane begins, over virtual ranges.
     pub(crate) fn paging(&self) -> Option<Paging> {
-        let page_bytes = self.page_bytes?;
+        self.pages.as_ref()?;
+        let page_bytes = self.page_bytes.load(Ordering::Relaxed);
         Some(Paging { page_bytes, lowest_first: self.lowest_first.load(Ordering::Relaxed) })
     }
 

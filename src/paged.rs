@@ -178,7 +178,9 @@ impl PoolCore {
                 Ok(address) => {
                     pages.reserved_addresses += bytes;
                     let mut both = request.lane.twin.both();
-                    both.parts().1.heap.add_range(address, bytes, request.band.index);
+                    let heap = &mut both.parts().1.heap;
+                    heap.set_page(page);
+                    heap.add_range(address, bytes, request.band.index);
                     return Ok(Some(PlanSpace { address, size: bytes - page }));
                 }
                 Err(DriverError::OutOfMemory { .. }) if bytes > least => {
@@ -197,7 +199,8 @@ impl PoolCore {
         hole: &mut Hole,
         pages: &mut Pages,
     ) -> Result<bool, AllocError> {
-        if hole.runs.iter().any(|r| pages.is_stuck(r.0, r.1)) {
+        let is_old = !hole.runs.is_empty() && hole.page != pages.bytes;
+        if is_old || hole.runs.iter().any(|r| pages.is_stuck(r.0, r.1)) {
             return Ok(false);
         }
         pages.budget.request(self.device.step());
@@ -225,7 +228,10 @@ impl PoolCore {
         hole: &Hole,
         pages: &mut Pages,
     ) -> Result<(), AllocError> {
-        let keep = Keep::new(request, hole, pages.bytes);
+        if hole.page != pages.bytes {
+            return Ok(());
+        }
+        let keep = Keep::new(request, hole);
         let needed = (hole.bytes() / pages.bytes) as usize;
         let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
         let mut stages = Stages::default();
@@ -278,7 +284,7 @@ impl PoolCore {
         if lacks(pages) == 0 {
             return Ok(());
         }
-        let keep = Keep::new(&job.request, hole, pages.bytes);
+        let keep = Keep::new(&job.request, hole);
         let stages = &mut job.stages;
         if !job.is_refused {
             if self.creatable(pages) < lacks(pages) {
@@ -291,7 +297,10 @@ impl PoolCore {
             if lacks(pages) == 0 {
                 return Ok(());
             }
-            self.steal(&keep, lacks(pages), 0, stages, pages);
+            if self.steal(&keep, lacks(pages), 0, stages, pages) > 0 {
+                let room = self.pages_within_slack(&job.request, pages);
+                self.create(lacks(pages).min(room), stages, pages)?;
+            }
             while lacks(pages) > 0
                 && pages.budget.may_wait()
                 && self.wait_for_pages(&keep, lacks(pages), stages, pages)?
@@ -302,9 +311,11 @@ impl PoolCore {
         }
         loop {
             // Nothing is moved or got for a request that would fail all the same.
-            let creatable = self.creatable(pages);
+            let mut creatable = self.creatable(pages);
             let least = lacks(pages).saturating_sub(creatable);
-            self.steal(&keep, lacks(pages), least, stages, pages);
+            if self.steal(&keep, lacks(pages), least, stages, pages) > 0 {
+                creatable = self.creatable(pages);
+            }
             if lacks(pages) <= creatable {
                 self.create(lacks(pages), stages, pages)?;
             } else {

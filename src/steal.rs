@@ -1,8 +1,9 @@
 //! The hub's hand on idle pages: which there are, which of them no work can still be using; taking them
 //! out of the heaps, waiting for them, giving them back to the driver.
 use crate::cache::Request;
+use crate::counters::ACTIVE;
 use crate::device::{Device, bump};
-use crate::driver::{Capture, DriverError, StreamId};
+use crate::driver::{Capture, DriverError, HandleId, StreamId};
 use crate::error::AllocError;
 use crate::heap::{Hole, IdleRun, Range};
 use crate::lane::{Lane, flush};
@@ -42,10 +43,9 @@ pub(crate) struct Keep {
 }
 
 impl Keep {
-    pub(crate) fn new(request: &Request, hole: &Hole, page: u64) -> Keep {
-        let from = hole.address / page * page;
-        let to = (hole.address + request.band.size).next_multiple_of(page);
-        Keep { lane: request.lane.key(), from, to }
+    pub(crate) fn new(request: &Request, hole: &Hole) -> Keep {
+        let to = hole.address + request.band.size;
+        Keep { lane: request.lane.key(), from: hole.address, to }
     }
 
     /// The larger part of `idle` outside.
@@ -54,9 +54,10 @@ impl Keep {
         if idle.lane.key() != self.lane || run.end() <= self.from || self.to <= run.address {
             return Some(idle);
         }
-        let below = self.from.saturating_sub(run.address);
-        let above = run.end().saturating_sub(self.to);
-        let (address, bytes) = if above >= below { (self.to, above) } else { (run.address, below) };
+        let below = self.from.saturating_sub(run.address) / run.page * run.page;
+        let above = run.end().saturating_sub(self.to) / run.page * run.page;
+        let (address, bytes) =
+            if above >= below { (run.end() - above, above) } else { (run.address, below) };
         (bytes > 0).then_some(Idle { run: IdleRun { address, bytes, ..run }, ..idle })
     }
 }
@@ -142,7 +143,8 @@ impl PoolCore {
     }
 
     /// Moves up to `count` idle pages that nothing can be using into the bank, those first that have
-    /// been idle longest. None if there are fewer than `least`.
+    /// been idle longest. None if there are fewer than `least`. Pages of an earlier size go back to the
+    /// driver instead; their bytes.
     pub(crate) fn steal(
         self: &Arc<Self>,
         keep: &Keep,
@@ -150,9 +152,9 @@ impl PoolCore {
         least: usize,
         stages: &mut Stages,
         pages: &mut Pages,
-    ) {
+    ) -> u64 {
         if count == 0 {
-            return;
+            return 0;
         }
         if pages.budget.moves() {
             self.device.set_marks(true);
@@ -165,25 +167,30 @@ impl PoolCore {
         ready.sort_by_key(|i| (i.run.stamp, std::cmp::Reverse(i.run.address)));
         if ready.iter().map(|i| i.run.bytes).sum::<u64>() < least as u64 * pages.bytes {
             stages.note(Stage::Steal, 0);
-            return;
+            return 0;
         }
+        let banked = pages.bank.len();
+        let mut given = Released::default();
         let mut missing = count as u64 * pages.bytes;
         for idle in ready {
             if missing == 0 {
                 break;
             }
-            let bytes = missing.min(idle.run.bytes);
+            let bytes = missing.next_multiple_of(idle.run.page).min(idle.run.bytes);
             let top = IdleRun { address: idle.run.end() - bytes, bytes, ..idle.run };
             match self.unmap_idle(&Idle { run: top, ..idle }, pages) {
-                Ok(got) => missing -= got,
+                Ok(got) => missing = missing.saturating_sub(got),
                 Err(error) => self.device.note(error),
             }
+            if let Err(error) = self.device.release_retired(pages, &mut given) {
+                self.device.note(error);
+            }
         }
-        let got = count as u64 * pages.bytes - missing;
-        stages.note(Stage::Steal, got);
-        let maps = got / pages.bytes;
+        let maps = (pages.bank.len() - banked) as u64;
+        stages.note(Stage::Steal, maps * pages.bytes + given.released_bytes);
         self.device.totals.pages_moved.fetch_add(maps, Ordering::Relaxed);
         pages.budget.spend(Move { maps, accesses: u64::from(maps > 0), ..Move::default() });
+        given.released_bytes
     }
 
     /// Takes idle pages out of their lane and from under their addresses, into the bank; the bytes. 0
@@ -301,7 +308,7 @@ impl PoolCore {
             if missing == 0 {
                 break;
             }
-            let part = missing.min(idle.run.bytes).next_multiple_of(pages.bytes);
+            let part = missing.min(idle.run.bytes).next_multiple_of(idle.run.page);
             let top = IdleRun { address: idle.run.end() - part, bytes: part, ..idle.run };
             let got = self.unmap_idle(&Idle { run: top, ..idle }, pages);
             self.device.release_bank(pages, bytes, released)?;
@@ -365,7 +372,7 @@ impl PoolCore {
 }
 
 impl Device {
-    /// Gives pages of the bank back to the driver until `released` comes to `bytes`.
+    /// Gives pages that are mapped nowhere back to the driver until `released` comes to `bytes`.
     fn release_bank(
         &self,
         pages: &mut Pages,
@@ -373,17 +380,66 @@ impl Device {
         released: &mut Released,
     ) -> Result<(), DriverError> {
         while released.released_bytes < bytes
-            && let Some(handle) = pages.bank.pop()
+            && let Some(page) = pages.take_loose()
         {
-            if let Err(error) = self.driver.release(handle) {
-                pages.bank.push(handle);
-                return Err(error);
-            }
-            self.gave_back(pages.bytes);
-            released.released_bytes += pages.bytes;
-            released.released_segments += 1;
+            self.release_page(page, pages, released)?;
         }
         Ok(())
+    }
+
+    /// Gives pages of an earlier size that are mapped nowhere back to the driver.
+    fn release_retired(
+        &self,
+        pages: &mut Pages,
+        released: &mut Released,
+    ) -> Result<(), DriverError> {
+        while let Some(page) = pages.take_retired() {
+            self.release_page(page, pages, released)?;
+        }
+        Ok(())
+    }
+
+    /// Gives a page of so many bytes back to the driver; it stays loose if that is refused.
+    fn release_page(
+        &self,
+        (handle, bytes): (HandleId, u64),
+        pages: &mut Pages,
+        released: &mut Released,
+    ) -> Result<(), DriverError> {
+        if let Err(error) = self.driver.release(handle) {
+            pages.put_back(handle, bytes);
+            return Err(error);
+        }
+        self.gave_back(bytes);
+        released.released_bytes += bytes;
+        released.released_segments += 1;
+        Ok(())
+    }
+
+    /// The cache was emptied by `released` bytes: if the program does that again and again, pages are larger
+    /// from now on.
+    pub(crate) fn note_emptied(&self, released: u64) {
+        let Some(pages) = &self.pages else { return };
+        let mut pages = pages.lock();
+        let unit = pages.unit();
+        let is_grown = pages.bytes > unit;
+        if is_grown {
+            return;
+        }
+        let ranges = || self.boths().map(|(_, mut both)| both.parts().1.heap.ranges().count());
+        let ranges = ranges().sum::<usize>() as u64;
+        let peak = self.peaks()[ACTIVE];
+        let Some(bytes) = pages.emptied.next_page(released, peak, ranges, unit) else { return };
+        pages.set_bytes(bytes);
+        self.page_bytes.store(bytes, Ordering::Relaxed);
+        for (_, mut both) in self.boths() {
+            let books = both.parts().1;
+            books.heap.set_page(bytes);
+            books.plan = None;
+        }
+        if let Err(error) = self.release_retired(&mut pages, &mut Released::default()) {
+            self.note(error);
+        }
     }
 
     /// Tries to give back what lanes have left and, once no pool is open, the bank; the bytes.
@@ -464,7 +520,7 @@ impl Device {
     /// # Errors
     /// The first refusal; what is stuck stays so.
     pub(crate) fn unstick(&self, pages: &mut Pages) -> Result<(), DriverError> {
-        let mut result = Ok(());
+        let mut result = self.release_retired(pages, &mut Released::default());
         for (address, bytes) in std::mem::take(&mut pages.stuck) {
             match self.driver.unmap(address, bytes) {
                 Ok(()) => pages.bank_run(address, bytes),

@@ -152,7 +152,10 @@ impl PoolCore {
         }
         match released.error {
             Some(error) => Err(error.into()),
-            None => Ok(self.trimmed(among, &released)),
+            None => {
+                self.device.note_emptied(released.released_bytes);
+                Ok(self.trimmed(among, &released))
+            }
         }
     }
 

@@ -1,5 +1,5 @@
 //! A recount of the books, block by block.
-use super::{Heap, NONE, State};
+use super::{Heap, NONE, Segment, State};
 
 impl Heap {
     /// Checks that blocks tile their segments and that every total equals its recount.
@@ -78,10 +78,11 @@ impl Heap {
 
     fn audit_unmapped(&self, id: u32) -> Result<(), String> {
         let b = &self.blocks[id as usize];
-        let whole = (b.address | b.size).is_multiple_of(self.ranges.page.max(1));
+        let Segment { address, page, .. } = self.segments[b.segment as usize];
+        let whole = [b.address - address, b.size].iter().all(|n| n.is_multiple_of(page.max(1)));
         let merged = self.blocks.get(b.next as usize).is_none_or(|n| n.state != State::Unmapped);
         let listed = self.ranges.unmapped.iter().filter(|&&u| u == id).count();
-        if !(whole && merged && listed == 1 && self.segments[b.segment as usize].paged) {
+        if !(whole && merged && listed == 1 && page > 0) {
             return Err(format!("unmapped block {id} at {:#x} is not sound", b.address));
         }
         Ok(())

@@ -1,7 +1,7 @@
 //! Where in the virtual ranges a request may go if pages are mapped for it.
 //!
 //! A hole is what lies between two blocks in use: free blocks and unmapped ones in turn.
-use super::{Block, Heap, NONE, State};
+use super::{Block, Heap, NONE, Segment, State};
 use aquifer_policies::{BlockId, FreeBlock, GRAIN};
 
 /// Which place is best.
@@ -31,6 +31,8 @@ pub(crate) struct Hole {
     pub(crate) runs: Vec<(u64, u64)>,
     /// Bytes of unmapped pages that follow the last run.
     pub(crate) more: u64,
+    /// Bytes of each of these pages.
+    pub(crate) page: u64,
 }
 
 impl Hole {
@@ -49,32 +51,42 @@ struct Piece {
 }
 
 impl Heap {
-    /// The best place for `want` among the holes that have unmapped pages.
+    /// Whether pages are mapped in `block`'s range.
+    fn takes_pages(&self, block: &Block) -> bool {
+        self.segments[block.segment as usize].page == self.ranges.page
+    }
+
+    /// The best place for `want` among the holes that have unmapped pages of the present size.
     pub(crate) fn hole_for(&self, want: &HoleWant) -> Option<Hole> {
         let page = self.ranges.page;
         let mut best: Option<(u64, u64)> = None;
+        let mut best_paging = Paging { base: 0, page };
         let mut best_pieces = Vec::new();
         let mut pieces = Vec::new();
         for &id in &self.ranges.unmapped {
-            if self.blocks[id as usize].band != want.band || !self.pieces_from(id, &mut pieces) {
+            let block = &self.blocks[id as usize];
+            let is_ours = block.band == want.band && self.takes_pages(block);
+            if !is_ours || !self.pieces_from(id, &mut pieces) {
                 continue;
             }
-            let Some(found) = best_in(&pieces, want, page) else { continue };
+            let paging = Paging { base: self.segments[block.segment as usize].address, page };
+            let Some(found) = best_in(&pieces, want, paging) else { continue };
             let better = |b: (u64, u64)| match want.rule {
                 Rule::FewestPages => found < b,
                 Rule::Lowest => found.1 < b.1,
             };
             if best.is_none_or(better) {
                 best = Some(found);
+                best_paging = paging;
                 std::mem::swap(&mut best_pieces, &mut pieces);
             }
         }
         let (_, address) = best?;
-        let runs: Vec<_> = unmapped_in(&best_pieces, address, want.size, page).collect();
+        let runs: Vec<_> = unmapped_in(&best_pieces, address, want.size, best_paging).collect();
         let end = runs.last().map_or(0, |r| r.0 + r.1);
         let last = best_pieces.iter().find(|p| !p.mapped && p.start < end && end <= p.end);
         let more = last.map_or(0, |p| p.end - end);
-        Some(Hole { address, runs, more })
+        Some(Hole { address, runs, more, page })
     }
 
     /// What is to be mapped for `size` bytes at `address`; `None` where a block in use is in the way, no
@@ -93,8 +105,10 @@ impl Heap {
         if pieces.last()?.end < end {
             return None;
         }
-        let runs = unmapped_in(&pieces, address, size, self.ranges.page).collect();
-        Some(Hole { address, runs, more: 0 })
+        let Segment { address: base, page, .. } =
+            self.segments[self.blocks[first as usize].segment as usize];
+        let runs = unmapped_in(&pieces, address, size, Paging { base, page }).collect();
+        Some(Hole { address, runs, more: 0, page })
     }
 
     /// The free block that holds `address`.
@@ -111,7 +125,7 @@ impl Heap {
             let at = b.address.next_multiple_of(want.align.max(GRAIN));
             (at.saturating_add(want.size) <= b.address + b.size).then_some(at)
         });
-        address.min().map(|address| Hole { address, runs: Vec::new(), more: 0 })
+        address.min().map(|address| Hole { address, runs: Vec::new(), more: 0, page: 0 })
     }
 
     /// Whether a hole with unmapped pages has room for `size` bytes below `skip` bytes into block `id`.
@@ -121,7 +135,7 @@ impl Heap {
         let align = want.align.max(GRAIN);
         self.ranges.unmapped.iter().any(|&u| {
             let b = &self.blocks[u as usize];
-            if b.address >= limit || b.band != want.band {
+            if b.address >= limit || b.band != want.band || !self.takes_pages(b) {
                 return false;
             }
             let before = self.blocks.get(b.prev as usize).filter(|b| b.state == State::Free);
@@ -134,7 +148,8 @@ impl Heap {
     fn hole_reaches(&self, id: u32, end: u64) -> bool {
         let mut at = id;
         while let Some(b) = self.blocks.get(at as usize).filter(|b| b.state != State::Used) {
-            let last = if b.next == NONE { self.ranges.page } else { 0 };
+            let page = self.segments[b.segment as usize].page;
+            let last = if b.next == NONE { page } else { 0 };
             if b.address + b.size - last >= end {
                 return true;
             }
@@ -169,7 +184,7 @@ impl Heap {
             if b.next == NONE {
                 // The last page stays unmapped.
                 let last = pieces.last_mut().expect("just pushed");
-                last.end -= self.ranges.page;
+                last.end -= self.segments[b.segment as usize].page;
             }
             if b.address + b.size >= end {
                 return;
@@ -183,8 +198,16 @@ fn piece(b: &Block) -> Piece {
     Piece { start: b.address, end: b.address + b.size, mapped: b.state == State::Free }
 }
 
+/// Where the pages of a range begin.
+#[derive(Clone, Copy)]
+struct Paging {
+    /// First address of the range.
+    base: u64,
+    page: u64,
+}
+
 /// Fewest pages to map, and where, for `want` in one hole.
-fn best_in(pieces: &[Piece], want: &HoleWant, page: u64) -> Option<(u64, u64)> {
+fn best_in(pieces: &[Piece], want: &HoleWant, paging: Paging) -> Option<(u64, u64)> {
     let (start, end) = (pieces.first()?.start, pieces.last()?.end);
     let align = want.align.max(GRAIN);
     let last = end.checked_sub(want.size)? & !(align - 1);
@@ -192,7 +215,7 @@ fn best_in(pieces: &[Piece], want: &HoleWant, page: u64) -> Option<(u64, u64)> {
     if first > last {
         return None;
     }
-    let cost = |at: u64| unmapped_in(pieces, at, want.size, page).map(|r| r.1).sum::<u64>();
+    let cost = |at: u64| unmapped_in(pieces, at, want.size, paging).map(|r| r.1).sum::<u64>();
     if want.rule == Rule::Lowest {
         return Some((cost(first), first));
     }
@@ -210,10 +233,11 @@ fn unmapped_in(
     pieces: &[Piece],
     address: u64,
     size: u64,
-    page: u64,
+    paging: Paging,
 ) -> impl Iterator<Item = (u64, u64)> + '_ {
-    let from = address / page * page;
-    let to = (address + size).next_multiple_of(page);
+    let Paging { base, page } = paging;
+    let from = base + (address - base) / page * page;
+    let to = base + (address + size - base).next_multiple_of(page);
     pieces.iter().filter(|p| !p.mapped).filter_map(move |p| {
         let (start, end) = (p.start.max(from), p.end.min(to));
         (start < end).then(|| (start, end - start))

@@ -47,8 +47,8 @@ struct Segment {
     size: u64,
     first: u32,
     band: u8,
-    /// Whether it is a virtual range, mapped page by page.
-    paged: bool,
+    /// Bytes of a page, where it is a virtual range, mapped page by page; else 0.
+    page: u64,
 }
 
 /// A segment as others see it.
@@ -144,14 +144,14 @@ impl Heap {
     /// Enters a segment of one block; the block.
     fn enter_segment(&mut self, address: u64, size: u64, band: u8, state: State) -> u32 {
         debug_assert!(size > 0 && size.is_multiple_of(GRAIN) && address.is_multiple_of(GRAIN));
-        let paged = state == State::Unmapped;
+        let page = if state == State::Unmapped { self.ranges.page } else { 0 };
         let segment = self.vacant_segments.pop().unwrap_or_else(|| {
-            self.segments.push(Segment { address: 0, size: 0, first: NONE, band: 0, paged });
+            self.segments.push(Segment { address: 0, size: 0, first: NONE, band: 0, page });
             self.segments.len() as u32 - 1
         });
         let (prev, next) = (NONE, NONE);
         let id = self.enter(Block { address, size, prev, next, segment, state, band });
-        self.segments[segment as usize] = Segment { address, size, first: id, band, paged };
+        self.segments[segment as usize] = Segment { address, size, first: id, band, page };
         id
     }
 

@@ -3,14 +3,19 @@
 //! A mapped part is like any segment's: blocks that split and merge, known to the policy. The rest are
 //! [`State::Unmapped`] blocks of whole pages, known to the books alone. The last page of a range is never
 //! mapped, so that no block of a range is ever the only one: a range is never an idle segment.
-use super::{Block, BlockView, CutAt, Heap, NONE, State, Wrong};
-use aquifer_policies::{BlockId, Cut, Freed};
+//!
+//! Pages count from the start of their range, and each range has its own size of page: that of the heap
+//! when it was entered.
+use super::{Block, BlockView, CutAt, Heap, NONE, Segment, State, Wrong};
+use aquifer_policies::{BlockId, Cut, Freed, GRAIN};
 
 /// What the books keep for ranges beside the blocks.
 #[derive(Default)]
 pub(super) struct Ranges {
-    /// Bytes of a page; 0 where there are no ranges.
+    /// Bytes of a page in new ranges; 0 where there are no ranges.
     pub(super) page: u64,
+    /// The smallest page of any range so far.
+    page_least: u64,
     /// Unmapped blocks, in no order that matters.
     pub(super) unmapped: Vec<u32>,
     /// Counts frees.
@@ -72,6 +77,8 @@ pub(crate) struct IdleRun {
     /// First byte of the first page.
     pub(crate) address: u64,
     pub(crate) bytes: u64,
+    /// Bytes of each of these pages.
+    pub(crate) page: u64,
     /// When the newest part of the block was freed.
     pub(crate) stamp: u64,
 }
@@ -83,12 +90,15 @@ impl IdleRun {
 }
 
 impl Heap {
-    /// Says how large pages are; before the first range.
+    /// Says how large pages are in ranges to come: multiples of 512 bytes. Ranges there are get no more
+    /// pages if theirs are of another size.
     pub(crate) fn set_page(&mut self, bytes: u64) {
+        let least = self.ranges.page_least;
+        self.ranges.page_least = if least == 0 { bytes } else { least.min(bytes) };
         self.ranges.page = bytes;
     }
 
-    /// Bytes of a page; 0 without ranges.
+    /// Bytes of a page in new ranges; 0 without ranges.
     #[inline(always)]
     pub(crate) fn page_bytes(&self) -> u64 {
         self.ranges.page
@@ -113,7 +123,7 @@ impl Heap {
 
     /// The virtual ranges.
     pub(crate) fn ranges(&self) -> impl Iterator<Item = Range> + '_ {
-        self.segments.iter().filter(|s| s.size > 0 && s.paged).map(|s| {
+        self.segments.iter().filter(|s| s.size > 0 && s.page > 0).map(|s| {
             let first = &self.blocks[s.first as usize];
             let empty = first.state == State::Unmapped && first.size == s.size;
             Range { address: s.address, size: s.size, band: s.band, empty }
@@ -172,7 +182,8 @@ impl Heap {
         freed
     }
 
-    /// Takes whole pages out of free block `id`: they are to have no memory any more.
+    /// Takes pages out of free block `id`: they are to have no memory any more. Begin and end are those of
+    /// pages.
     ///
     /// # Errors
     /// If they are not free.
@@ -184,7 +195,7 @@ impl Heap {
     ) -> Result<Cut, Wrong> {
         let Some(block) = self.blocks.get(id.index()) else { return Err(Wrong::NotFree) };
         let Some(skip) = address.checked_sub(block.address) else { return Err(Wrong::Overrun) };
-        let (band, align) = (block.band, self.ranges.page);
+        let (band, align) = (block.band, GRAIN);
         let cut = self.cut(CutAt { block: id, skip, take: bytes, size: bytes, align, band })?;
         let mut id = cut.taken_id.0;
         self.blocks[id as usize].state = State::Unmapped;
@@ -218,8 +229,8 @@ impl Heap {
 
     /// Pages in ranges that no block touches.
     pub(crate) fn idle_runs(&self) -> impl Iterator<Item = IdleRun> + '_ {
-        let page = self.ranges.page;
-        let can_be = move |b: &Block| b.state == State::Free && b.size >= page;
+        let least = self.ranges.page_least;
+        let can_be = move |b: &Block| b.state == State::Free && b.size >= least;
         let blocks = self.blocks.iter().enumerate().filter(move |(_, b)| can_be(b));
         blocks.filter_map(|(id, _)| self.idle_run(BlockId(id as u32)))
     }
@@ -227,7 +238,7 @@ impl Heap {
     /// As [`Heap::idle_runs`], by what has become free since it was last asked: blocks that have come
     /// to be used, or are too small, are not looked at again.
     pub(crate) fn take_stock(&mut self) -> impl Iterator<Item = IdleRun> + '_ {
-        let page = self.ranges.page;
+        let page = self.ranges.page_least;
         let Heap { blocks, ranges, .. } = self;
         for (word, bits) in ranges.candidates.iter_mut().enumerate() {
             let mut rest = *bits;
@@ -254,13 +265,16 @@ impl Heap {
 
     /// The pages in free block `id` that no block touches, if there are any.
     pub(crate) fn idle_run(&self, id: BlockId) -> Option<IdleRun> {
-        let page = self.ranges.page;
-        let b = self.blocks.get(id.index()).filter(|b| page != 0 && b.state == State::Free)?;
-        let address = b.address.next_multiple_of(page);
-        let end = (b.address + b.size) / page * page;
-        let bytes = end.checked_sub(address).filter(|&bytes| bytes > 0)?;
+        let b = self.blocks.get(id.index()).filter(|b| b.state == State::Free)?;
+        let Segment { address: start, page, .. } = self.segments[b.segment as usize];
+        if page == 0 {
+            return None;
+        }
+        let first = (b.address - start).next_multiple_of(page);
+        let end = (b.address + b.size - start) / page * page;
+        let bytes = end.checked_sub(first).filter(|&bytes| bytes > 0)?;
         let stamp = self.ranges.stamp_of(id.0);
-        Some(IdleRun { block: id, band: b.band, address, bytes, stamp })
+        Some(IdleRun { block: id, band: b.band, address: start + first, bytes, page, stamp })
     }
 
     /// All ranges, and the runs of each that are mapped.
@@ -280,21 +294,24 @@ impl Heap {
     /// to another use now: an idle segment, or a page that no block touches.
     #[inline]
     pub(crate) fn touches_idle(&self, id: BlockId, skip: u64, take: u64) -> bool {
-        let page = self.ranges.page;
-        if page == 0 {
+        if self.ranges.page == 0 {
             return self.is_whole(id);
         }
         let Some(b) = self.blocks.get(id.index()) else { return false };
-        let (start, end) =
-            (b.address.wrapping_add(skip), b.address.wrapping_add(skip).wrapping_add(take));
-        let first = (start / page * page).max(b.address.next_multiple_of(page));
-        first.saturating_add(page) <= b.address + b.size && first < end
+        let Some(&Segment { address: base, page, .. }) = self.segments.get(b.segment as usize)
+        else {
+            return false;
+        };
+        let at = b.address.wrapping_sub(base);
+        let (start, end) = (at.wrapping_add(skip), at.wrapping_add(skip).wrapping_add(take));
+        let first = (start / page.max(1) * page).max(at.next_multiple_of(page.max(1)));
+        first.saturating_add(page) <= at + b.size && first < end
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use super::super::{CutAt, Heap, IdleRun, State};
+    use super::super::{CutAt, Heap, HoleWant, IdleRun, Rule, State};
     use aquifer_policies::BlockId;
 
     const PAGE: u64 = 4096;
@@ -304,6 +321,7 @@ mod tests {
     /// A heap beside a naive map of what each page and each block is.
     struct Model {
         heap: Heap,
+        page: u64,
         seed: u64,
         mapped: Vec<bool>,
         /// Id, address and bytes.
@@ -327,14 +345,14 @@ mod tests {
 
         fn map(&mut self) {
             let Some((first, count)) = self.run(false, 4) else { return };
-            let freed = self.heap.map_pages(START + first * PAGE, count * PAGE);
-            assert!(freed.result.size >= count * PAGE);
+            let freed = self.heap.map_pages(START + first * self.page, count * self.page);
+            assert!(freed.result.size >= count * self.page);
             (first..first + count).for_each(|p| self.mapped[p as usize] = true);
         }
 
         fn unmap(&mut self) {
             let Some((first, count)) = self.run(true, 3) else { return };
-            let (address, bytes) = (START + first * PAGE, count * PAGE);
+            let (address, bytes) = (START + first * self.page, count * self.page);
             let touches = |u: &(BlockId, u64, u64)| u.1 < address + bytes && address < u.1 + u.2;
             let is_idle = !self.used.iter().any(touches);
             let Some(block) = self.heap.free_at(address) else { return assert!(!is_idle) };
@@ -372,10 +390,10 @@ mod tests {
         fn check(&mut self) {
             self.heap.audit().expect("sound");
             let pages = self.mapped.iter().filter(|m| **m).count() as u64;
-            assert_eq!(self.heap.reserved_bytes(), pages * PAGE);
+            assert_eq!(self.heap.reserved_bytes(), pages * self.page);
             for b in self.heap.blocks() {
-                let first = (b.address - START) / PAGE;
-                let end = (b.address + b.size - START).div_ceil(PAGE);
+                let first = (b.address - START) / self.page;
+                let end = (b.address + b.size - START).div_ceil(self.page);
                 let mapped = (first..end).all(|p| self.mapped[p as usize] != b.unmapped);
                 assert!(mapped, "{b:?}");
             }
@@ -384,7 +402,10 @@ mod tests {
             for run in runs {
                 let touched = |u: &&(BlockId, u64, u64)| u.1 < run.end() && run.address < u.1 + u.2;
                 assert_eq!(self.used.iter().find(touched), None);
-                assert!((run.address | run.bytes).is_multiple_of(PAGE));
+                assert!(
+                    [run.address - START, run.bytes].iter().all(|n| n.is_multiple_of(self.page))
+                );
+                assert_eq!(run.page, self.page);
                 assert!(run.stamp <= self.heap.tick());
             }
             let used = self.heap.blocks().filter(|b| !b.free && !b.unmapped).count();
@@ -394,10 +415,12 @@ mod tests {
 
     fn run(seed: u64, ops: u64) -> Model {
         let mut heap = Heap::default();
-        heap.set_page(PAGE);
-        heap.add_range(START, PAGES * PAGE, 0);
+        // One of them is no power of two, and the range does not start at a multiple of it.
+        let page = [PAGE, 3 * PAGE][seed as usize % 2];
+        heap.set_page(page);
+        heap.add_range(START, PAGES * page, 0);
         let (mapped, used) = (vec![false; PAGES as usize], Vec::new());
-        let mut model = Model { heap, seed, mapped, used };
+        let mut model = Model { heap, page, seed, mapped, used };
         for _ in 0..ops {
             match model.below(5) {
                 0 => model.map(),
@@ -450,6 +473,39 @@ mod tests {
         assert_eq!(stamps.map(|id| heap.ranges.stamp_of(id.0)), [101, 101]);
     }
 
+    /// A range is left alone once pages are larger; its idle ones go, and new ranges have the new pages.
+    #[test]
+    fn ranges_of_two_page_sizes_lie_side_by_side() {
+        let want = |size| HoleWant { band: 0, size, align: 512, rule: Rule::Lowest };
+        let mut heap = Heap::default();
+        heap.set_page(PAGE);
+        heap.add_range(START, PAGES * PAGE, 0);
+        let first = heap.map_pages(START, 5 * PAGE).result.id;
+        heap.set_page(3 * PAGE);
+        assert_eq!(heap.hole_for(&want(PAGE)), None);
+        let other = START - 64 * PAGE - 512;
+        heap.add_range(other, 6 * 3 * PAGE, 0);
+        let hole = heap.hole_for(&want(4 * PAGE)).expect("there is a range");
+        assert_eq!((hole.address, &hole.runs[..]), (other, &[(other, 6 * PAGE)][..]));
+        assert_eq!((hole.page, hole.more), (3 * PAGE, 9 * PAGE));
+        assert!(heap.has_lower_hole(&want(4 * PAGE), first, 0));
+        let second = heap.map_pages(other, 6 * PAGE).result.id;
+        let at = |block, skip| CutAt { block, skip, take: 512, size: 512, align: 512, band: 0 };
+        heap.cut(at(second, 4 * PAGE)).expect("free");
+        heap.cut(at(first, 4 * PAGE)).expect("free");
+        heap.audit().expect("sound");
+        let mut runs: Vec<IdleRun> = heap.take_stock().collect();
+        runs.sort_by_key(|run| run.address);
+        let seen: Vec<_> = runs.iter().map(|run| (run.address, run.bytes, run.page)).collect();
+        assert_eq!(seen, [(other, 3 * PAGE, 3 * PAGE), (START, 4 * PAGE, PAGE)]);
+        for run in runs {
+            heap.unmap_pages(run.block, run.address, run.bytes).expect("idle");
+            heap.audit().expect("sound");
+        }
+        assert_eq!(heap.reserved_bytes(), 4 * PAGE);
+        assert_eq!(heap.hole_at(START, PAGE).expect("unmapped").page, PAGE);
+    }
+
     /// Holes of the heap, by search at every grain.
     mod holes {
         use super::super::super::{Heap, HoleWant, Rule};
@@ -459,16 +515,17 @@ mod tests {
         fn cost(model: &Model, want: &HoleWant, at: u64) -> Option<u64> {
             let end = at + want.size;
             let is_free = !model.used.iter().any(|u| u.1 < end && at < u.1 + u.2);
-            let is_inside = end <= START + (PAGES - 1) * PAGE && at.is_multiple_of(want.align);
+            let is_inside =
+                end <= START + (PAGES - 1) * model.page && at.is_multiple_of(want.align);
             (is_free && is_inside).then(|| {
-                let pages = (at - START) / PAGE..(end - START).div_ceil(PAGE);
-                pages.filter(|&p| !model.mapped[p as usize]).count() as u64 * PAGE
+                let pages = (at - START) / model.page..(end - START).div_ceil(model.page);
+                pages.filter(|&p| !model.mapped[p as usize]).count() as u64 * model.page
             })
         }
 
         /// The places in holes that have unmapped pages: bytes to map, address.
         fn places(model: &Model, want: &HoleWant) -> Vec<(u64, u64)> {
-            let grains = (START..START + PAGES * PAGE).step_by(512);
+            let grains = (START..START + PAGES * model.page).step_by(512);
             let all = grains.filter_map(|at| Some((cost(model, want, at)?, at)));
             all.filter(|p| hole_has_unmapped(&model.heap, p.1)).collect()
         }
@@ -483,7 +540,7 @@ mod tests {
         }
 
         fn wants(model: &mut Model, rule: Rule) -> HoleWant {
-            let size = (1 + model.below(5 * PAGE / 512)) * 512;
+            let size = (1 + model.below(5 * model.page / 512)) * 512;
             let align = [512, 1024, PAGE, 4 * PAGE][model.below(4) as usize];
             HoleWant { band: 0, size, align, rule }
         }
@@ -505,7 +562,8 @@ mod tests {
                     assert_eq!(found.bytes(), bytes, "{found:?}");
                     for &(address, bytes) in &found.runs {
                         model.heap.map_pages(address, bytes);
-                        let pages = (address - START) / PAGE..(address + bytes - START) / PAGE;
+                        let pages =
+                            (address - START) / model.page..(address + bytes - START) / model.page;
                         pages.for_each(|p| model.mapped[p as usize] = true);
                         model.check();
                     }

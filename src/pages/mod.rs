@@ -4,10 +4,12 @@
 //! Knows neither heaps nor policies. Heaps know which addresses are mapped; here is by what.
 mod budget;
 mod marks;
+mod size;
 mod table;
 
 pub(crate) use budget::{Budget, Move};
 pub(crate) use marks::{LaneKey, Marks, Open};
+pub(crate) use size::Emptied;
 
 use crate::driver::{EventId, HandleId, StreamId};
 use table::Table;
@@ -33,11 +35,18 @@ pub(crate) struct Orphan {
 /// See the module's page.
 #[derive(Default)]
 pub(crate) struct Pages {
-    /// Bytes of a page.
+    /// Bytes of a page, as they are got and mapped now: a multiple of `unit`.
     pub(crate) bytes: u64,
+    /// Bytes of the smallest page that the driver has.
+    unit: u64,
     mapped: Table,
-    /// Physical pages mapped nowhere.
+    mapped_bytes: u64,
+    /// Physical pages mapped nowhere, of the present size.
     pub(crate) bank: Vec<HandleId>,
+    /// Pages of an earlier size that are mapped nowhere, until the driver has taken them back; bytes of each.
+    retired: Vec<(HandleId, u64)>,
+    /// How the program has emptied the cache.
+    pub(crate) emptied: Emptied,
     /// Runs that could not be unmapped after a later call had failed: their addresses are of no use.
     pub(crate) stuck: Vec<(u64, u64)>,
     pub(crate) orphans: Vec<Orphan>,
@@ -51,17 +60,55 @@ pub(crate) struct Pages {
 
 impl Pages {
     pub(crate) fn new(bytes: u64) -> Pages {
-        Pages { bytes, ..Pages::default() }
+        Pages { bytes, unit: bytes, ..Pages::default() }
+    }
+
+    /// From now on pages are of so many bytes, a multiple of those at first.
+    pub(crate) fn set_bytes(&mut self, bytes: u64) {
+        let size = std::mem::replace(&mut self.bytes, bytes);
+        self.retired.extend(self.bank.drain(..).map(|handle| (handle, size)));
+    }
+
+    /// Bytes of the smallest page that the driver has.
+    pub(crate) fn unit(&self) -> u64 {
+        self.unit
     }
 
     /// `handles` lie from `address` on now.
     pub(crate) fn enter(&mut self, address: u64, handles: &[HandleId]) {
-        self.mapped.enter(address / self.bytes, handles);
+        self.mapped.enter(address / self.unit, self.bytes / self.unit, handles);
+        self.mapped_bytes += handles.len() as u64 * self.bytes;
     }
 
-    /// The pages of a run that is mapped no more go into the bank.
+    /// The pages of a run in one range, which is mapped no more, go into the bank; those of an earlier
+    /// size are retired.
     pub(crate) fn bank_run(&mut self, address: u64, bytes: u64) {
-        self.mapped.take(address / self.bytes, bytes / self.bytes, &mut self.bank);
+        let before = self.bank.len();
+        self.mapped.take(address / self.unit, bytes / self.unit, &mut self.bank);
+        self.mapped_bytes -= bytes;
+        let size = bytes / (self.bank.len() - before).max(1) as u64;
+        if size != self.bytes {
+            self.retired.extend(self.bank.drain(before..).map(|handle| (handle, size)));
+        }
+    }
+
+    /// A page that is mapped nowhere, and its bytes; retired ones first.
+    pub(crate) fn take_loose(&mut self) -> Option<(HandleId, u64)> {
+        self.retired.pop().or_else(|| Some((self.bank.pop()?, self.bytes)))
+    }
+
+    /// A retired page and its bytes.
+    pub(crate) fn take_retired(&mut self) -> Option<(HandleId, u64)> {
+        self.retired.pop()
+    }
+
+    /// What was taken is still there.
+    pub(crate) fn put_back(&mut self, handle: HandleId, bytes: u64) {
+        if bytes == self.bytes {
+            self.bank.push(handle);
+        } else {
+            self.retired.push((handle, bytes));
+        }
     }
 
     /// Whether a run touches one that is stuck.
@@ -69,9 +116,10 @@ impl Pages {
         self.stuck.iter().any(|&(a, b)| address < a + b && a < address + bytes)
     }
 
-    /// Bytes in the bank.
+    /// Bytes in pages that are mapped nowhere.
     pub(crate) fn bank_bytes(&self) -> u64 {
-        self.bank.len() as u64 * self.bytes
+        let retired: u64 = self.retired.iter().map(|page| page.1).sum();
+        self.bank.len() as u64 * self.bytes + retired
     }
 
     /// Bytes of memory that no lane has mapped.
@@ -83,6 +131,6 @@ impl Pages {
 
     /// Bytes in pages, wherever they lie.
     pub(crate) fn total_bytes(&self) -> u64 {
-        (self.bank.len() + self.mapped.len()) as u64 * self.bytes
+        self.bank_bytes() + self.mapped_bytes
     }
 }
