@@ -260,7 +260,8 @@ impl PoolCore {
         segments.extend(idle.into_iter().filter_map(|(id, band)| books.detach(id, band)));
         let last = (front.counters.now()[ACTIVE_BLOCKS] == 0)
             .then(|| (std::mem::take(&mut front.counters), front.pool.take()));
-        let ranges = books.heap.mapped_ranges();
+        let has_ranges = books.heap.ranges().next().is_some();
+        let ranges = if last.is_some() { books.heap.mapped_ranges() } else { Vec::new() };
         drop(both);
         if let Some((mut counters, keep_alive)) = last {
             let stream = lane.stream();
@@ -273,7 +274,7 @@ impl PoolCore {
         } else {
             self.release_or_keep(lane, segments, is_capturing);
             // Under a capture the pages wait for the pool's next free.
-            if !ranges.is_empty() && is_capturing == Ok(None) {
+            if has_ranges && is_capturing == Ok(None) {
                 let released = self.release_idle(u64::MAX, Among::ThisPool);
                 released.error.into_iter().for_each(|error| self.device.note(error));
             }

@@ -6,7 +6,7 @@
 //!
 //! Pages count from the start of their range, and each range has its own size of page: that of the heap
 //! when it was entered.
-use super::{Block, BlockView, CutAt, Heap, NONE, Segment, State, Wrong};
+use super::{Block, CutAt, Heap, NONE, Segment, State, Wrong};
 use aquifer_policies::{BlockId, Cut, Freed, GRAIN};
 
 /// What the books keep for ranges beside the blocks.
@@ -279,15 +279,19 @@ impl Heap {
 
     /// All ranges, and the runs of each that are mapped.
     pub(crate) fn mapped_ranges(&self) -> Vec<(Range, Vec<(u64, u64)>)> {
-        let ranges: Vec<Range> = self.ranges().collect();
-        let mut all = Vec::new();
-        for range in ranges {
-            let inside =
-                |b: &BlockView| (range.address..range.address + range.size).contains(&b.address);
-            let mapped = self.blocks().filter(|b| inside(b) && !b.unmapped);
-            all.push((range, mapped.map(|b| (b.address, b.size)).collect()));
+        let mut ranges: Vec<(Range, Vec<(u64, u64)>)> =
+            self.ranges().map(|range| (range, Vec::new())).collect();
+        ranges.sort_unstable_by_key(|(range, _)| range.address);
+        for block in self.blocks().filter(|b| !b.unmapped) {
+            let above = ranges.partition_point(|(range, _)| range.address <= block.address);
+            let Some((range, runs)) = above.checked_sub(1).map(|at| &mut ranges[at]) else {
+                continue;
+            };
+            if block.address - range.address < range.size {
+                runs.push((block.address, block.size));
+            }
         }
-        all
+        ranges
     }
 
     /// Whether taking `take` bytes `skip` bytes into free block `id` would touch memory that could be put
