@@ -5,7 +5,7 @@ use crate::counters::{Counters, DevicePeaks, Flow, GAUGES, Gauges};
 use crate::driver::{Capture, Driver, DriverError, StreamId};
 use crate::error::AllocError;
 use crate::front::Front;
-use crate::lane::{Detached, FrontGuard, Lane, LaneGuard, Paging};
+use crate::lane::{Detached, FrontGuard, Lane, LaneGuard, Paging, Shortage};
 use crate::pages::Pages;
 use crate::pending::Pending;
 use crate::pool::PoolCore;
@@ -97,8 +97,8 @@ pub(crate) struct Device {
     pub(crate) pages: Option<Mutex<Pages>>,
     /// Whether frees are marked with events.
     marks: AtomicBool,
-    /// Whether new lanes place requests as low as they can.
-    pub(crate) lowest_first: AtomicBool,
+    /// How short memory has come to be.
+    shortage: Mutex<Shortage>,
     /// Segments that the driver did not take back and that no lane can hold any more.
     orphans: Mutex<Vec<Detached>>,
     pub(crate) last_error: Mutex<Option<DriverError>>,
@@ -107,7 +107,8 @@ pub(crate) struct Device {
 impl Device {
     /// Paged where there are `pages`.
     pub(crate) fn new(driver: Arc<dyn Driver>, settings: Settings, pages: Option<Pages>) -> Self {
-        let lowest_first = pages.is_some() && settings.slack == Some(0.0);
+        let is_tight = pages.is_some() && settings.slack == Some(0.0);
+        let shortage = if is_tight { Shortage::Refused } else { Shortage::None };
         Device {
             epoch: crate::fork::epoch(),
             granularity: driver.granularity(),
@@ -134,7 +135,7 @@ impl Device {
             page_bytes: AtomicU64::new(pages.as_ref().map_or(0, |pages| pages.bytes)),
             pages: pages.map(Mutex::new),
             marks: AtomicBool::new(false),
-            lowest_first: AtomicBool::new(lowest_first),
+            shortage: Mutex::new(shortage),
             orphans: Mutex::default(),
             last_error: Mutex::new(None),
         }
@@ -357,7 +358,21 @@ impl Device {
     pub(crate) fn paging(&self) -> Option<Paging> {
         self.pages.as_ref()?;
         let page_bytes = self.page_bytes.load(Ordering::Relaxed);
-        Some(Paging { page_bytes, lowest_first: self.lowest_first.load(Ordering::Relaxed) })
+        Some(Paging { page_bytes, shortage: *self.shortage.lock() })
+    }
+
+    /// Tells all lanes that memory has come to be this short; it never ends.
+    pub(crate) fn run_short(&self, shortage: Shortage) {
+        let mut known = self.shortage.lock();
+        if *known >= shortage {
+            return;
+        }
+        *known = shortage;
+        drop(known);
+        for (_, mut both) in self.boths() {
+            let books = both.parts().1;
+            books.shortage = books.shortage.max(shortage);
+        }
     }
 
     /// Gives a segment back to the driver; it stays the caller's where that fails.

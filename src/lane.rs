@@ -15,12 +15,23 @@ use aquifer_policies::{
 use parking_lot::{Mutex, MutexGuard};
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
+/// How short memory has come to be over virtual ranges.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Shortage {
+    #[default]
+    None,
+    /// The device is nearly full: idle pages are spared.
+    Near,
+    /// The driver or the cap has refused: requests go to the lowest place that can hold them, whether or not
+    /// it is mapped.
+    Refused,
+}
+
 /// The heap with the policies that decide in it.
 #[derive(Default)]
 pub(crate) struct Books {
     pub(crate) heap: Heap,
-    /// Whether requests go to the lowest place that can hold them, whether or not it is mapped.
-    pub(crate) lowest_first: bool,
+    pub(crate) shortage: Shortage,
     /// The tick of the heap at which the next event is due, where frees are marked.
     next_mark: u64,
     bands: [Option<BandPolicy>; BANDS_MAX + 1],
@@ -103,11 +114,17 @@ impl Books {
         Ok(slot.get_or_insert_with(|| BandPolicy::new(index, settings)))
     }
 
+    /// Whether requests go to the lowest place that can hold them, mapped or not.
+    #[inline(always)]
+    pub(crate) fn lowest_first(&self) -> bool {
+        self.shortage == Shortage::Refused
+    }
+
     /// Whether the blocks that wait in `front` are worth merging before idle memory is touched. Where idle
     /// pages are not short, less than a page of them is not.
     #[inline(always)]
     fn spares_idle(&self, front: &Front) -> bool {
-        let little = if self.lowest_first { 0 } else { self.heap.page_bytes() };
+        let little = if self.shortage == Shortage::None { self.heap.page_bytes() } else { 0 };
         front.cached.bytes() > little || !front.deferred.is_empty()
     }
 
@@ -161,7 +178,7 @@ impl Books {
 
     /// Whether an answer is passed over for a lower place that is not mapped.
     fn has_lower_place(&self, want: &Want, block: BlockId, skip: u64) -> bool {
-        if !self.lowest_first {
+        if !self.lowest_first() {
             return false;
         }
         let Band { index, size, .. } = want.band;
@@ -270,7 +287,7 @@ pub(crate) struct Detached {
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Paging {
     pub(crate) page_bytes: u64,
-    pub(crate) lowest_first: bool,
+    pub(crate) shortage: Shortage,
 }
 
 /// Front and books of a lane, held.
@@ -327,9 +344,9 @@ impl Lane {
             let mut both = lane.twin.both();
             let (own, books) = both.parts();
             *own = front;
-            if let Some(Paging { page_bytes, lowest_first }) = paging {
+            if let Some(Paging { page_bytes, shortage }) = paging {
                 books.heap.set_page(page_bytes);
-                books.lowest_first = lowest_first;
+                books.shortage = shortage;
             }
         }
         lane
@@ -410,7 +427,7 @@ pub(crate) fn place_plainly(
         }
     }
     let placing =
-        Placing { spares_idle: books.spares_idle(front), lowest_first: books.lowest_first };
+        Placing { spares_idle: books.spares_idle(front), lowest_first: books.lowest_first() };
     let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
     match &mut entry.policy {
         Direct::FirstFit(policy) => cut(policy, &mut books.heap, band, placing),

@@ -10,13 +10,12 @@ use crate::device::bump;
 use crate::driver::{DriverError, HandleId};
 use crate::error::AllocError;
 use crate::heap::{Hole, HoleWant, Rule};
-use crate::lane::{PLAN_BAND, PlanSpace, Want, flush, place};
+use crate::lane::{PLAN_BAND, PlanSpace, Shortage, Want, flush, place};
 use crate::oom::{Stage, Stages};
 use crate::pages::Pages;
 use crate::pool::PoolCore;
 use crate::steal::Keep;
 use std::sync::Arc;
-use std::sync::atomic::Ordering;
 
 /// Slack over pages unless told otherwise: a twentieth of the peak in use.
 pub(crate) const SLACK: f64 = 0.05;
@@ -33,6 +32,9 @@ const RANGE_REQUESTS: u64 = 4;
 /// with a thirty-second of all pages more, so that later steps find it mapped.
 const LATE_STEP: u64 = 3;
 const AHEAD_SHARE: u64 = 32;
+
+/// Memory is nearly short when the driver and the cap would give less than this part of what is held.
+const NEAR_SHARE: u64 = 16;
 
 /// A request on its way, and what was tried for it.
 pub(crate) struct Job {
@@ -120,11 +122,7 @@ impl PoolCore {
     pub(crate) fn tighten(&self, pages: &mut Pages) {
         pages.budget.fall();
         self.device.stop_front_caches();
-        if !self.device.lowest_first.swap(true, Ordering::Relaxed) {
-            for (_, mut both) in self.device.boths() {
-                both.parts().1.lowest_first = true;
-            }
-        }
+        self.device.run_short(Shortage::Refused);
     }
 
     /// Places the request, or says where it would go.
@@ -140,7 +138,7 @@ impl PoolCore {
             if let Some(taken) = placed.map_err(|wrong| self.bad_policy(wrong))? {
                 return Ok(Spot::Placed(self.hand_out_placed(request, front, &taken)));
             }
-            let is_lowest = books.lowest_first && !job.wants_fewest;
+            let is_lowest = books.lowest_first() && !job.wants_fewest;
             let rule = if is_lowest { Rule::Lowest } else { Rule::FewestPages };
             let (size, align, band) = (request.band.size, request.align, request.band.index);
             let wanted = HoleWant { band, size, align, rule };
@@ -287,7 +285,11 @@ impl PoolCore {
         let keep = Keep::new(&job.request, hole);
         let stages = &mut job.stages;
         if !job.is_refused {
-            if self.creatable(pages) < lacks(pages) {
+            let creatable = self.creatable(pages);
+            if ((creatable as u64) * pages.bytes) < pages.total_bytes() / NEAR_SHARE {
+                self.device.run_short(Shortage::Near);
+            }
+            if creatable < lacks(pages) {
                 // As if refused: what there is must come together first.
                 stages.note(Stage::Driver, 0);
                 return Ok(());
