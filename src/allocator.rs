@@ -362,6 +362,7 @@ impl Allocator {
         }
         if !self.pool_core().is_forked() {
             *self.device().cap.lock() = cap;
+            self.device().room.forget();
         }
         Ok(())
     }

@@ -5,7 +5,7 @@ use crate::counters::{Counters, DevicePeaks, Flow, GAUGES, Gauges};
 use crate::driver::{Capture, Driver, DriverError, StreamId};
 use crate::error::AllocError;
 use crate::front::Front;
-use crate::lane::{Detached, FrontGuard, Lane, LaneGuard, Paging, Shortage};
+use crate::lane::{Detached, FrontGuard, Lane, LaneGuard, Paging, Room, Shortage};
 use crate::pages::Pages;
 use crate::pending::Pending;
 use crate::pool::PoolCore;
@@ -99,6 +99,7 @@ pub(crate) struct Device {
     marks: AtomicBool,
     /// How short memory has come to be.
     shortage: Mutex<Shortage>,
+    pub(crate) room: Room,
     /// Segments that the driver did not take back and that no lane can hold any more.
     orphans: Mutex<Vec<Detached>>,
     pub(crate) last_error: Mutex<Option<DriverError>>,
@@ -136,6 +137,7 @@ impl Device {
             pages: pages.map(Mutex::new),
             marks: AtomicBool::new(false),
             shortage: Mutex::new(shortage),
+            room: Room::default(),
             orphans: Mutex::default(),
             last_error: Mutex::new(None),
         }
@@ -345,6 +347,7 @@ impl Device {
         let mut reserved = self.reserved.lock();
         reserved.bytes -= bytes;
         reserved.segments -= 1;
+        self.room.forget();
         bump(&self.totals.device_frees);
         self.totals.released_bytes.fetch_add(bytes, Ordering::Relaxed);
     }
@@ -358,7 +361,8 @@ impl Device {
     pub(crate) fn paging(&self) -> Option<Paging> {
         self.pages.as_ref()?;
         let page_bytes = self.page_bytes.load(Ordering::Relaxed);
-        Some(Paging { page_bytes, shortage: *self.shortage.lock() })
+        let shortage = *self.shortage.lock();
+        Some(Paging { page_bytes, shortage, room: self.room.clone() })
     }
 
     /// Tells all lanes that memory has come to be this short; it never ends.
@@ -410,6 +414,7 @@ impl Device {
     /// The number of the step that begins, which is of this kind.
     pub(crate) fn next_step(&self, kind: u64) -> u64 {
         self.step_kind.store(kind, Ordering::Relaxed);
+        self.room.forget();
         self.steps.fetch_add(1, Ordering::Relaxed)
     }
 

@@ -13,6 +13,7 @@ use aquifer_policies::{
     BANDS_MAX, Band, BlockId, Direct, FirstFit, FreeBlock, GRAIN, Place, Policy, Request, Sizing,
 };
 use parking_lot::{Mutex, MutexGuard};
+use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// How short memory has come to be over virtual ranges.
@@ -27,11 +28,38 @@ pub(crate) enum Shortage {
     Refused,
 }
 
+/// Bytes that pages could be got for when the driver and the cap were last asked; [`u64::MAX`] until they
+/// are asked, and again once memory has been given back or a step has begun. All lanes of a device see it.
+#[derive(Clone)]
+pub(crate) struct Room(Arc<AtomicU64>);
+
+impl Default for Room {
+    fn default() -> Room {
+        Room(Arc::new(AtomicU64::new(u64::MAX)))
+    }
+}
+
+impl Room {
+    pub(crate) fn hear(&self, bytes: u64) {
+        self.0.store(bytes, Ordering::Relaxed);
+    }
+
+    pub(crate) fn forget(&self) {
+        self.hear(u64::MAX);
+    }
+
+    fn bytes(&self) -> u64 {
+        self.0.load(Ordering::Relaxed)
+    }
+}
+
 /// The heap with the policies that decide in it.
 #[derive(Default)]
 pub(crate) struct Books {
     pub(crate) heap: Heap,
     pub(crate) shortage: Shortage,
+    /// What the device has left.
+    room: Room,
     /// The tick of the heap at which the next event is due, where frees are marked.
     next_mark: u64,
     bands: [Option<BandPolicy>; BANDS_MAX + 1],
@@ -114,6 +142,12 @@ impl Books {
         Ok(slot.get_or_insert_with(|| BandPolicy::new(index, settings)))
     }
 
+    /// Bytes that a lower place may lack for an answer to be passed over; no place is looked for if 0.
+    #[inline(always)]
+    fn lower_within(&self) -> u64 {
+        if self.lowest_first() { self.room.bytes() } else { 0 }
+    }
+
     /// Whether requests go to the lowest place that can hold them, mapped or not.
     #[inline(always)]
     pub(crate) fn lowest_first(&self) -> bool {
@@ -178,12 +212,10 @@ impl Books {
 
     /// Whether an answer is passed over for a lower place that is not mapped.
     fn has_lower_place(&self, want: &Want, block: BlockId, skip: u64) -> bool {
-        if !self.lowest_first() {
-            return false;
-        }
+        let most = self.lower_within();
         let Band { index, size, .. } = want.band;
         let want = HoleWant { band: index, size, align: want.align, rule: Rule::Lowest };
-        self.heap.has_lower_hole(&want, block, skip)
+        most > 0 && self.heap.has_lower_hole(&want, block, skip, most)
     }
 
     /// The pages from `address` on have memory now.
@@ -284,10 +316,10 @@ pub(crate) struct Detached {
 }
 
 /// How a lane over virtual ranges begins.
-#[derive(Clone, Copy, Debug)]
 pub(crate) struct Paging {
     pub(crate) page_bytes: u64,
     pub(crate) shortage: Shortage,
+    pub(crate) room: Room,
 }
 
 /// Front and books of a lane, held.
@@ -344,9 +376,10 @@ impl Lane {
             let mut both = lane.twin.both();
             let (own, books) = both.parts();
             *own = front;
-            if let Some(Paging { page_bytes, shortage }) = paging {
+            if let Some(Paging { page_bytes, shortage, room }) = paging {
                 books.heap.set_page(page_bytes);
                 books.shortage = shortage;
+                books.room = room;
             }
         }
         lane
@@ -427,7 +460,7 @@ pub(crate) fn place_plainly(
         }
     }
     let placing =
-        Placing { spares_idle: books.spares_idle(front), lowest_first: books.lowest_first() };
+        Placing { spares_idle: books.spares_idle(front), lower_within: books.lower_within() };
     let entry = books.bands.get_mut(band.index as usize)?.as_mut()?;
     match &mut entry.policy {
         Direct::FirstFit(policy) => cut(policy, &mut books.heap, band, placing),
@@ -441,8 +474,8 @@ pub(crate) fn place_plainly(
 struct Placing {
     /// Idle memory is to be spared while freed blocks wait unmerged.
     spares_idle: bool,
-    /// A lower place, though it is not mapped, comes first.
-    lowest_first: bool,
+    /// A lower place, though it lacks so many bytes of pages, comes first.
+    lower_within: u64,
 }
 
 /// What `policy` would take for a request of `band`, cut; `None` where it would grow, answers wrongly, or
@@ -464,9 +497,9 @@ fn cut(
     if placing.spares_idle && heap.touches_idle(block, skip, take) {
         return None;
     }
-    if placing.lowest_first {
+    if placing.lower_within > 0 {
         let want = HoleWant { band: index, size, align: GRAIN, rule: Rule::Lowest };
-        if heap.has_lower_hole(&want, block, skip) {
+        if heap.has_lower_hole(&want, block, skip, placing.lower_within) {
             return None;
         }
     }

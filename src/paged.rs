@@ -202,7 +202,11 @@ impl PoolCore {
             return Ok(false);
         }
         pages.budget.request(self.device.step());
-        self.look_ahead(job, hole, pages);
+        if !job.is_refused && !self.may_create(job, hole, pages) {
+            // As if refused: what there is must come together first.
+            job.stages.note(Stage::Driver, 0);
+            return Ok(false);
+        }
         let needed = (hole.bytes() / pages.bytes) as usize;
         self.gather(job, hole, needed, pages)?;
         if pages.bank.len() < needed {
@@ -254,13 +258,31 @@ impl PoolCore {
         Ok(())
     }
 
-    /// Lets the last run of `hole` go on, if the program is late to grow and slack allows it.
-    fn look_ahead(&self, job: &Job, hole: &mut Hole, pages: &mut Pages) {
-        if job.is_refused || self.device.step() < LATE_STEP {
+    /// Whether the driver and the cap would give what `hole` lacks, which looks ahead if they would.
+    fn may_create(&self, job: &Job, hole: &mut Hole, pages: &mut Pages) -> bool {
+        let banked = pages.bank.len() as u64 * pages.bytes;
+        if banked >= hole.bytes() {
+            return true;
+        }
+        let creatable = self.creatable(pages) as u64 * pages.bytes;
+        if creatable < pages.total_bytes() / NEAR_SHARE {
+            self.device.run_short(Shortage::Near);
+        }
+        let Some(spare) = creatable.saturating_add(banked).checked_sub(hole.bytes()) else {
+            return false;
+        };
+        self.look_ahead(job, hole, spare, pages);
+        true
+    }
+
+    /// Lets the last run of `hole` go on by no more than `spare` bytes, if the program is late to grow and
+    /// slack allows it.
+    fn look_ahead(&self, job: &Job, hole: &mut Hole, spare: u64, pages: &mut Pages) {
+        if self.device.step() < LATE_STEP {
             return;
         }
         let room = self.pages_within_slack(&job.request, pages) as u64 * pages.bytes;
-        let Some(room) = room.checked_sub(hole.bytes()) else { return };
+        let Some(room) = room.checked_sub(hole.bytes()).map(|room| room.min(spare)) else { return };
         let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
         if let Some(last) = hole.runs.last_mut() {
             let ahead = share.min(room).min(hole.more);
@@ -285,15 +307,6 @@ impl PoolCore {
         let keep = Keep::new(&job.request, hole);
         let stages = &mut job.stages;
         if !job.is_refused {
-            let creatable = self.creatable(pages);
-            if ((creatable as u64) * pages.bytes) < pages.total_bytes() / NEAR_SHARE {
-                self.device.run_short(Shortage::Near);
-            }
-            if creatable < lacks(pages) {
-                // As if refused: what there is must come together first.
-                stages.note(Stage::Driver, 0);
-                return Ok(());
-            }
             let room = self.pages_within_slack(&job.request, pages);
             self.create(lacks(pages).min(room), stages, pages)?;
             if lacks(pages) == 0 {
@@ -329,12 +342,14 @@ impl PoolCore {
         }
     }
 
-    /// How many pages the driver and the cap would still give, as far as they say.
+    /// How many pages the driver and the cap would still give, as far as they say. Lanes hear of it.
     fn creatable(&self, pages: &Pages) -> usize {
         let device = &self.device;
         let free = device.driver.memory_info().map_or(u64::MAX, |info| info.free);
         let room = device.cap_room().unwrap_or(u64::MAX);
-        (free.min(room) / pages.bytes) as usize
+        let creatable = free.min(room) / pages.bytes;
+        device.room.hear(creatable.saturating_mul(pages.bytes).saturating_add(pages.bank_bytes()));
+        creatable as usize
     }
 
     /// How many pages may be asked for before others are moved.

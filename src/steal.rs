@@ -215,6 +215,7 @@ impl PoolCore {
         match self.device.driver.unmap(address, bytes) {
             Ok(()) => {
                 pages.bank_run(address, bytes);
+                self.device.room.forget();
                 Ok(bytes)
             }
             Err(error) => {

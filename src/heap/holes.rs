@@ -128,34 +128,52 @@ impl Heap {
         address.min().map(|address| Hole { address, runs: Vec::new(), more: 0, page: 0 })
     }
 
-    /// Whether a hole with unmapped pages has room for `size` bytes below `skip` bytes into block `id`.
-    pub(crate) fn has_lower_hole(&self, want: &HoleWant, id: BlockId, skip: u64) -> bool {
-        let Some(block) = self.blocks.get(id.index()) else { return false };
+    /// Whether a hole with unmapped pages has room for `size` bytes below `skip` bytes into block `id`, and
+    /// the lowest place there lacks no more than `most` bytes of pages.
+    pub(crate) fn has_lower_hole(
+        &self,
+        want: &HoleWant,
+        id: BlockId,
+        skip: u64,
+        most: u64,
+    ) -> bool {
+        let Some(block) = self.blocks.get(id.index()).filter(|_| most > 0) else { return false };
         let limit = block.address.saturating_add(skip);
         let align = want.align.max(GRAIN);
-        self.ranges.unmapped.iter().any(|&u| {
+        let lower = self.ranges.unmapped.iter().filter_map(|&u| {
             let b = &self.blocks[u as usize];
             if b.address >= limit || b.band != want.band || !self.takes_pages(b) {
-                return false;
+                return None;
             }
             let before = self.blocks.get(b.prev as usize).filter(|b| b.state == State::Free);
             let start = before.map_or(b.address, |b| b.address).next_multiple_of(align);
-            start < limit && self.hole_reaches(u, start.saturating_add(want.size))
-        })
+            let missing = self.missing_between(u, start, start.saturating_add(want.size))?;
+            (start < limit).then_some((start, missing))
+        });
+        lower.min().is_some_and(|(_, missing)| missing <= most)
     }
 
-    /// Whether the hole of unmapped block `id` goes on up to address `end`.
-    fn hole_reaches(&self, id: u32, end: u64) -> bool {
+    /// Bytes of pages to map from `start` to `end`, from unmapped block `id` on; `None` where its hole ends
+    /// before.
+    fn missing_between(&self, id: u32, start: u64, end: u64) -> Option<u64> {
         let mut at = id;
+        let mut missing = 0;
         while let Some(b) = self.blocks.get(at as usize).filter(|b| b.state != State::Used) {
             let page = self.segments[b.segment as usize].page;
             let last = if b.next == NONE { page } else { 0 };
-            if b.address + b.size - last >= end {
-                return true;
+            let block_end = b.address + b.size - last;
+            if b.state == State::Unmapped {
+                // Unmapped blocks begin and end with pages.
+                let from = start.saturating_sub(b.address) / page * page;
+                let to = (end.min(block_end) - b.address).next_multiple_of(page);
+                missing += to.saturating_sub(from);
+            }
+            if block_end >= end {
+                return Some(missing);
             }
             at = b.next;
         }
-        false
+        None
     }
 
     /// The pieces of the hole that unmapped block `id` lies in; false where an earlier unmapped block

@@ -492,7 +492,7 @@ mod tests {
         let hole = heap.hole_for(&want(4 * PAGE)).expect("there is a range");
         assert_eq!((hole.address, &hole.runs[..]), (other, &[(other, 6 * PAGE)][..]));
         assert_eq!((hole.page, hole.more), (3 * PAGE, 9 * PAGE));
-        assert!(heap.has_lower_hole(&want(4 * PAGE), first, 0));
+        assert!(heap.has_lower_hole(&want(4 * PAGE), first, 0, u64::MAX));
         let second = heap.map_pages(other, 6 * PAGE).result.id;
         let at = |block, skip| CutAt { block, skip, take: 512, size: 512, align: 512, band: 0 };
         heap.cut(at(second, 4 * PAGE)).expect("free");
@@ -583,14 +583,24 @@ mod tests {
                 let mut model = run(seed, 80 + seed % 60);
                 let want = wants(&mut model, Rule::Lowest);
                 let lowest = places(&model, &want).into_iter().map(|p| p.1).min();
-                let found = model.heap.hole_for(&want).map(|hole| hole.address);
+                let hole = model.heap.hole_for(&want);
+                let found = hole.as_ref().map(|hole| hole.address);
                 assert_eq!(found, lowest, "{want:?}");
+                let lacks = hole.map_or(0, |hole| hole.bytes());
                 let free: Vec<_> = model.heap.blocks().filter(|b| b.free).collect();
                 for b in free {
                     let skip = b.address.next_multiple_of(want.align) - b.address;
                     if skip + want.size <= b.size {
                         let is_lower = found.is_some_and(|at| at < b.address + skip);
-                        assert_eq!(model.heap.has_lower_hole(&want, b.id, skip), is_lower);
+                        for (most, is_enough) in [
+                            (u64::MAX, true),
+                            (lacks, lacks > 0),
+                            (lacks.saturating_sub(1), false),
+                            (0, false),
+                        ] {
+                            let is_said = model.heap.has_lower_hole(&want, b.id, skip, most);
+                            assert_eq!(is_said, is_lower && is_enough, "{most}: {want:?}");
+                        }
                     }
                 }
             }
