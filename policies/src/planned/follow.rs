@@ -27,6 +27,11 @@ impl Follower {
         Follower { cursor: position + 1, strays: 0 }
     }
 
+    /// A few strays behind the last position of a family.
+    pub(super) fn behind(family: &Family) -> Follower {
+        Follower { cursor: family.entries.len(), strays: RUN }
+    }
+
     /// The position of a request of `size` bytes that comes after `recent`.
     #[inline]
     pub(super) fn next(&mut self, family: &Family, recent: &[Seen], size: u64) -> Option<usize> {
