@@ -34,6 +34,9 @@ const KEPT: u64 = 20;
 /// comes several times, as with accumulated gradients, may be two of them long and a little more.
 const PATIENCE: u64 = 3;
 
+/// The same in halves of a period for the first step, which is not to hold two.
+const PATIENCE_FIRST_HALVES: u64 = 3;
+
 /// The most anchors.
 const ANCHORS_MAX: usize = 16;
 
@@ -62,6 +65,8 @@ pub(super) struct Finder {
     is_due: bool,
     /// The request by which the step that goes on must have ended.
     deadline: Option<u64>,
+    /// Whether a step has ended by then so far.
+    has_ended: bool,
 }
 
 impl Finder {
@@ -88,7 +93,9 @@ impl Finder {
     fn turn(&mut self) -> Turn {
         let now = self.ring.next;
         if std::mem::take(&mut self.is_due) {
-            self.deadline = Some(now + self.anchors.period_max() * PATIENCE);
+            self.has_ended |= self.deadline.is_some();
+            let halves = if self.has_ended { 2 * PATIENCE } else { PATIENCE_FIRST_HALVES };
+            self.deadline = Some(now + self.anchors.period_max() * halves / 2);
             return Turn::Begins;
         }
         match self.deadline.take_if(|deadline| *deadline <= now) {

@@ -23,7 +23,6 @@ use blocks::Blocks;
 use families::{Course, Families};
 use family::{NO_OFFSET, Outcome};
 use finder::{Finder, Turn};
-use follow::Follower;
 use record::{NOWHERE, Record, Seen};
 
 /// The kind of steps that nobody marks.
@@ -172,14 +171,15 @@ impl Planner {
     #[cold]
     fn deviate(&mut self, size: u64) -> Option<u64> {
         let course = self.course.as_mut()?;
+        let before = course.follower;
         let found = self.families.find(course, &self.record.seen, size);
         let position = found.map_or(NOWHERE, |position| position as u32);
         self.record.push(Seen::new(size, position));
         self.outcome.matched += usize::from(found.is_some());
         let family = &self.families.list[course.family?];
-        let is_behind = course.follower == Follower::behind(family);
+        let has_left = course.follower.has_left(before, family);
         if let Some(finder) = &mut self.finder
-            && is_behind
+            && has_left
             && self.outcome.matched * 2 >= self.record.seen.len()
         {
             finder.step_is_over();
