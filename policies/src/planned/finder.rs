@@ -24,7 +24,7 @@ const PLACES: usize = 1 << 14;
 /// times until the two are lined up again.
 const MISSES: u64 = 16;
 
-/// How far apart they are looked for, in requests.
+/// How far apart they are looked for, in requests, and for how many misses in a row.
 const REACH: u64 = 8;
 
 /// One of so many bytes asked for in a period may be in use beyond it.
@@ -131,7 +131,7 @@ impl Finder {
             && self.is_level(period)
         {
             let end = self.ring.next + period;
-            self.trial = Some(Trial { period, end, lag: period, misses: 0 });
+            self.trial = Some(Trial { period, end, lag: period, misses: 0, misses_in_row: 0 });
         }
     }
 
@@ -252,24 +252,39 @@ struct Trial {
     /// How long ago the same request is supposed to have come.
     lag: u64,
     misses: u64,
+    /// Up to the newest request.
+    misses_in_row: u64,
 }
 
 impl Trial {
     /// Compares the newest request; whether the period may still be one.
     #[inline]
     fn goes_on(&mut self, ring: &Ring) -> bool {
-        let is_same = |lag: u64, back: u64| {
-            let number = ring.next - 1 - back;
-            number.checked_sub(lag).is_some_and(|then| ring.size(number) == ring.size(then))
-        };
-        if is_same(self.lag, 0) {
+        let last = ring.next - 1;
+        if last.checked_sub(self.lag).is_some_and(|then| ring.size(then) == ring.size(last)) {
+            self.misses_in_row = 0;
             return true;
         }
         self.misses += 1;
-        let is_it = |lag: &u64| is_same(*lag, 0) && is_same(*lag, 1);
-        let near = (1..=REACH).flat_map(|by| [self.lag - by, self.lag + by]);
-        self.lag = near.into_iter().find(is_it).unwrap_or(self.lag).max(PERIOD_MIN / 2);
+        self.misses_in_row += 1;
+        if (2..=REACH).contains(&self.misses_in_row) {
+            self.line_up(ring);
+        }
         self.misses * MISSES <= self.period
+    }
+
+    /// Looks for the last two sizes near where they were expected.
+    #[cold]
+    fn line_up(&mut self, ring: &Ring) {
+        let last = ring.next - 1;
+        let sizes = [ring.size(last), ring.size(last - 1)];
+        for lag in (1..=REACH).flat_map(|by| [self.lag - by, self.lag + by]) {
+            let then = last.wrapping_sub(lag);
+            if ring.size(then) == sizes[0] && ring.size(then.wrapping_sub(1)) == sizes[1] {
+                self.lag = lag.max(PERIOD_MIN / 2);
+                return;
+            }
+        }
     }
 }
 
