@@ -438,3 +438,43 @@ fn a_private_pool_has_plans_of_its_own() {
         allocator.audit().unwrap();
     }
 }
+
+/// A program of which nobody marks the steps.
+fn unmarked(backing: Backing) -> Program {
+    Program { marks: false, ..Program::new(backing, 2) }
+}
+
+#[test]
+fn steps_that_nobody_marks_are_found() {
+    for backing in BACKINGS {
+        let mut program = unmarked(backing);
+        let acts = step(60, 6);
+        (0..6).for_each(|_| drop(program.step("", &acts)));
+        let before = program.plan_hits();
+        let first = program.step("", &acts);
+        assert_eq!(program.step("", &acts), first, "{backing:?}");
+        assert_eq!(program.plan_hits() - before, 2 * asks(&acts), "{backing:?}");
+        program.end();
+    }
+}
+
+#[test]
+fn unmarked_steps_that_deviate_lose_no_byte() {
+    for backing in BACKINGS {
+        let mut program = unmarked(backing);
+        let (acts, mut random) = (step(60, 6), Random(12));
+        (0..6).for_each(|_| drop(program.step("", &acts)));
+        let (before, mut asked) = (program.plan_hits(), 0);
+        for at in (0..acts.len()).step_by(3) {
+            let other = deviate(&acts, at, &mut random);
+            asked += asks(&other);
+            program.step("", &other);
+            for block in std::mem::take(&mut program.kept) {
+                program.check_and_free(block);
+            }
+        }
+        let hits = program.plan_hits() - before;
+        assert!(hits * 4 > asked * 3, "{hits} of {asked} {backing:?}");
+        program.end();
+    }
+}

@@ -156,6 +156,7 @@ impl Comparison<'_> {
             policy: policy.to_string(),
             backing: backing.to_string(),
             slack: self.arguments.slack.filter(|_| self.engine.takes_policy(backing)),
+            marks: true,
             lag_ops: self.arguments.lag,
             capacity_bytes: self.arguments.capacity,
             min_capacity: false,

@@ -69,6 +69,8 @@ pub struct Setup {
     /// How far above the peak in use reserved memory may run before idle memory is given back, as a
     /// fraction, finite and not negative; none to hold what was reserved until the device refuses.
     pub slack: Option<f64>,
+    /// Whether the allocator is told of the trace's marks.
+    pub marks: bool,
     /// How many operations later the device has finished the work given to it.
     pub lag_ops: u64,
     /// The device's memory in bytes; the engine's choice if none.
@@ -122,6 +124,15 @@ pub struct ReplayRow {
     pub driver_ns_per_step_second_half: Option<CostSpread>,
     /// How often the host waited for the device.
     pub host_waits: u64,
+    /// Requests served where a plan of the step says; 0 but under the policy `planned`.
+    pub plan_hits: u64,
+    /// Requests that this policy served elsewhere.
+    pub plan_misses: u64,
+    /// The requests of `plan_hits` from the first mark in the second half of the trace on, or from its
+    /// middle if there is no such mark.
+    pub plan_hits_second_half: u64,
+    /// Those of `plan_misses` from there on.
+    pub plan_misses_second_half: u64,
     /// Requests for which there was no memory; those of a search for the smallest capacity do not
     /// count.
     pub ooms: u64,

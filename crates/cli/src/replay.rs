@@ -63,6 +63,10 @@ pub(crate) struct Arguments {
     #[arg(long)]
     min_capacity: bool,
 
+    /// Keep the trace's marks from the allocator, as if the program told it of no step
+    #[arg(long)]
+    no_marks: bool,
+
     /// Run each trace this many times; times are the median of them [default: 3, or 1 for traces
     /// of over a million operations]
     #[arg(long, value_name = "TIMES", value_parser = clap::value_parser!(u32).range(1..))]
@@ -157,6 +161,7 @@ impl<'a> Plan<'a> {
             policy: policy.to_string(),
             backing: self.backing.clone(),
             slack: self.arguments.slack,
+            marks: !self.arguments.no_marks,
             lag_ops: self.arguments.lag,
             capacity_bytes: self.arguments.capacity,
             min_capacity: self.arguments.min_capacity,
@@ -227,6 +232,10 @@ mod tests {
                 modelled_driver_ns_high: 3_000_000,
                 driver_ns_per_step_second_half: Some(CostSpread { low: 1, default: 2, high: 3 }),
                 host_waits: setup.lag_ops,
+                plan_hits: u64::from(setup.marks),
+                plan_misses: 9,
+                plan_hits_second_half: 0,
+                plan_misses_second_half: 4,
                 ooms: u64::from(setup.capacity_bytes.is_some_and(|bytes| bytes < 1 << 20)),
                 ns_per_op: 12.34,
                 simulated_driver_ns_per_op: 5.6,
@@ -282,7 +291,8 @@ mod tests {
             \"modelled_driver_ns\":2000000,\
             \"modelled_driver_ns_low\":1000000,\"modelled_driver_ns_high\":3000000,\
             \"driver_ns_per_step_second_half\":{\"low\":1,\"default\":2,\"high\":3},\
-            \"host_waits\":0,\"ooms\":0,\"ns_per_op\":12.34,\
+            \"host_waits\":0,\"plan_hits\":1,\"plan_misses\":9,\"plan_hits_second_half\":0,\
+            \"plan_misses_second_half\":4,\"ooms\":0,\"ns_per_op\":12.34,\
             \"simulated_driver_ns_per_op\":5.6,\"min_capacity_bytes\":null,\
             \"driver_ns_per_step_second_half_at_min_capacity\":null,\
             \"driver_calls_at_min_capacity\":null}";

@@ -16,7 +16,7 @@ use crate::engine::{EngineError, Setup};
 use crate::expandable::Expandable;
 use crate::metered::Metered;
 use crate::min_capacity::GRANULARITY;
-use crate::subject::{EXPANDABLE, Subject};
+use crate::subject::{EXPANDABLE, Planned, Subject};
 use crate::timeline::Watched;
 use crate::usage::Usage;
 
@@ -45,6 +45,10 @@ pub(crate) struct Outcome {
     pub(crate) warmup_usage: Usage,
     /// The same up to the second half.
     pub(crate) first_half_usage: Usage,
+    /// Where requests were served over the whole trace.
+    pub(crate) planned: Planned,
+    /// The same up to the second half.
+    pub(crate) first_half_planned: Planned,
     pub(crate) ooms: u64,
     pub(crate) peak_reserved_bytes: u64,
 }
@@ -145,6 +149,7 @@ struct Run<'a, S: Subject, I> {
     time: Duration,
     warmup_usage: Usage,
     first_half_usage: Usage,
+    first_half_planned: Planned,
     ooms: u64,
     failed: Option<S::Error>,
 }
@@ -176,6 +181,7 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
             time: Duration::ZERO,
             warmup_usage: Usage::default(),
             first_half_usage: Usage::default(),
+            first_half_planned: Planned::default(),
             ooms: 0,
             failed: None,
         })
@@ -245,6 +251,9 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
                 *usage = Usage::of(&self.device);
             }
         }
+        if self.world.second_half == self.played {
+            self.first_half_planned = self.subject.planned();
+        }
         let later = ends.into_iter().filter(|end| *end > self.played);
         self.next_note = later.min().unwrap_or(usize::MAX);
     }
@@ -255,7 +264,9 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
         let done = match op {
             Op::RecordStream { slot, stream } => self.record_stream(slot, stream.index()),
             Op::Mark { label } => {
-                self.subject.mark(&self.trace.labels()[label.index()]);
+                if self.world.setup.marks {
+                    self.subject.mark(&self.trace.labels()[label.index()]);
+                }
                 Ok(())
             }
             _ => self.subject.empty_cache(),
@@ -294,6 +305,8 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
             usage: Usage::of(&self.device),
             warmup_usage: self.warmup_usage,
             first_half_usage: self.first_half_usage,
+            planned: self.subject.planned(),
+            first_half_planned: self.first_half_planned,
             ooms: self.ooms,
             peak_reserved_bytes: self.subject.peak_reserved_bytes(),
         })
@@ -321,6 +334,7 @@ mod tests {
             policy: "first-fit".into(),
             backing: "segments".into(),
             slack: None,
+            marks: true,
             lag_ops: 0,
             capacity_bytes: None,
             min_capacity: false,

@@ -51,7 +51,7 @@ impl Engine for Simulated {
         progress: &dyn Fn(u64),
     ) -> Result<ReplayRow, EngineError> {
         let half = second_half(trace);
-        let world = world(setup, half.map_or(usize::MAX, |half| half.begin));
+        let world = world(setup, half.map_or(trace.len() / 2, |half| half.begin));
         let first = run::run(trace, &world)?;
         let [ours, drivers] = times(trace, &world, &first, progress)?;
         let least = match setup.min_capacity {
@@ -83,6 +83,10 @@ impl Engine for Simulated {
             modelled_driver_ns_high: driver_ns.high,
             driver_ns_per_step_second_half: per_step(&first),
             host_waits: calls.host_waits,
+            plan_hits: first.planned.hits,
+            plan_misses: first.planned.misses,
+            plan_hits_second_half: first.planned.hits - first.first_half_planned.hits,
+            plan_misses_second_half: first.planned.misses - first.first_half_planned.misses,
             ooms: first.ooms,
             ns_per_op: per_op(ours),
             simulated_driver_ns_per_op: per_op(drivers),

@@ -16,6 +16,13 @@ pub(crate) const EXPANDABLE: &str = "expandable";
 /// The backings by name.
 pub(crate) const BACKINGS: &[&str] = &["paged", "segments", EXPANDABLE];
 
+/// How many requests were served where a plan says, and how many elsewhere, by an allocator that plans.
+#[derive(Debug, Clone, Copy, Default)]
+pub(crate) struct Planned {
+    pub(crate) hits: u64,
+    pub(crate) misses: u64,
+}
+
 /// An allocator under a run.
 pub(crate) trait Subject: Send + Sized {
     /// A block handed out.
@@ -37,6 +44,11 @@ pub(crate) trait Subject: Send + Sized {
     /// The stream of a block; none for a block of no bytes, which nothing can use.
     fn stream_of(&self, block: &Self::Block) -> Option<StreamId>;
     fn peak_reserved_bytes(&self) -> u64;
+
+    /// What came of its plans so far; nothing of one that does not plan.
+    fn planned(&self) -> Planned {
+        Planned::default()
+    }
 
     /// Whether an error says that there was no memory.
     fn is_oom(error: &Self::Error) -> bool;
@@ -86,6 +98,11 @@ impl Subject for Allocator {
 
     fn peak_reserved_bytes(&self) -> u64 {
         self.max_memory_reserved()
+    }
+
+    fn planned(&self) -> Planned {
+        let stats = self.memory_stats();
+        Planned { hits: stats.plan_hits, misses: stats.plan_misses }
     }
 
     fn is_oom(error: &AllocError) -> bool {

@@ -79,7 +79,8 @@ impl Family {
 
     /// Whether `matched` of `count` requests make an occurrence of this family.
     pub(super) fn is_like(&self, count: usize, matched: usize) -> bool {
-        matched * 10 >= count.max(self.entries.len()) * 9
+        // A step that went through the sequence twice is none: it is too long.
+        matched.min(self.entries.len()) * 10 >= count.max(self.entries.len()) * 9
     }
 
     /// It came again, as `record` with the positions of this family. Gives work if the plan is none or

@@ -27,6 +27,15 @@ impl Follower {
         Follower { cursor: position + 1, strays: 0 }
     }
 
+    /// Whether the way from `before` to here leads out of the family's end: a few strays behind it, or
+    /// back to its begin.
+    pub(super) fn has_left(&self, before: Follower, family: &Family) -> bool {
+        let length = family.entries.len();
+        let is_behind = self.cursor >= length && self.strays == RUN;
+        let is_back = self.cursor <= REACH && before.cursor + REACH >= length;
+        is_behind || (is_back && length > 2 * REACH)
+    }
+
     /// The position of a request of `size` bytes that comes after `recent`.
     #[inline]
     pub(super) fn next(&mut self, family: &Family, recent: &[Seen], size: u64) -> Option<usize> {

@@ -8,10 +8,12 @@
 mod blocks;
 mod families;
 mod family;
+mod finder;
 mod follow;
 mod grams;
 mod job;
 mod record;
+mod ring;
 mod times;
 
 pub use job::{PlanDone, PlanJob};
@@ -20,10 +22,14 @@ use crate::BlockId;
 use blocks::Blocks;
 use families::{Course, Families};
 use family::{NO_OFFSET, Outcome};
+use finder::{Finder, Turn};
 use record::{NOWHERE, Record, Seen};
 
+/// The kind of steps that nobody marks.
+const UNMARKED: u64 = 0;
+
 /// Records steps and serves them. One per stream and pool.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Planner {
     /// Requests so far, which is the number of the next.
     now: u64,
@@ -34,6 +40,8 @@ pub struct Planner {
     families: Families,
     outcome: Outcome,
     counts: PlanCounts,
+    /// Looks for steps until the first is marked.
+    finder: Option<Box<Finder>>,
 }
 
 /// Where a request goes.
@@ -63,14 +71,33 @@ pub struct PlanCounts {
     pub families: u64,
 }
 
+impl Default for Planner {
+    fn default() -> Planner {
+        Planner::new()
+    }
+}
+
 impl Planner {
     /// Knows nothing yet.
     pub fn new() -> Planner {
-        Planner::default()
+        Planner {
+            now: 0,
+            blocks: Blocks::default(),
+            record: Record::default(),
+            course: None,
+            families: Families::default(),
+            outcome: Outcome::default(),
+            counts: PlanCounts::default(),
+            finder: Some(Box::default()),
+        }
     }
 
     /// The program says that a step of this kind begins. Steps of different kinds are never mixed up.
+    /// From the first mark on no step is looked for any more.
     pub fn mark(&mut self, kind: u64) {
+        if self.finder.take().is_some() {
+            self.course = None;
+        }
         self.end();
         self.begin(kind);
     }
@@ -93,11 +120,35 @@ impl Planner {
     /// A request of `size` bytes, over 0.
     #[inline]
     pub fn request(&mut self, size: u64) -> Ticket {
+        self.find_step(size);
         let number = self.now;
         self.now += 1;
         let offset = self.follow(size).filter(|offset| *offset != NO_OFFSET);
         self.outcome.hinted += usize::from(offset.is_some());
         Ticket { number, offset }
+    }
+
+    /// Begins a step, or gives one up, if the finder says so of this request.
+    #[inline]
+    fn find_step(&mut self, size: u64) {
+        let is_followed = self.is_followed();
+        let Some(finder) = &mut self.finder else { return };
+        match finder.request(size, is_followed) {
+            Turn::None => {}
+            Turn::Begins => {
+                self.end();
+                self.begin(UNMARKED);
+            }
+            Turn::Lost => self.course = None,
+        }
+    }
+
+    /// Whether a step goes on that is one of a family so far, or is the first of one.
+    #[inline]
+    fn is_followed(&self) -> bool {
+        self.course.is_some_and(|course| {
+            course.family.is_none() || self.outcome.matched * 2 >= self.record.seen.len()
+        })
     }
 
     #[inline]
@@ -120,11 +171,19 @@ impl Planner {
     #[cold]
     fn deviate(&mut self, size: u64) -> Option<u64> {
         let course = self.course.as_mut()?;
+        let before = course.follower;
         let found = self.families.find(course, &self.record.seen, size);
         let position = found.map_or(NOWHERE, |position| position as u32);
         self.record.push(Seen::new(size, position));
         self.outcome.matched += usize::from(found.is_some());
         let family = &self.families.list[course.family?];
+        let has_left = course.follower.has_left(before, family);
+        if let Some(finder) = &mut self.finder
+            && has_left
+            && self.outcome.matched * 2 >= self.record.seen.len()
+        {
+            finder.step_is_over();
+        }
         found.map(|position| family.entries[position].offset)
     }
 
@@ -144,6 +203,9 @@ impl Planner {
     pub fn freed(&mut self, block: BlockId) {
         if let Some(number) = self.blocks.take(block) {
             self.record.freed(number);
+            if let Some(finder) = &mut self.finder {
+                finder.freed(number);
+            }
         }
     }
 

@@ -1,0 +1,268 @@
+//! The planner, driven by a toy allocator: what it serves, when, and what it leaves alone.
+mod toy;
+
+use aquifer_policies::planned::Planner;
+use proptest::prelude::*;
+use toy::*;
+
+#[test]
+fn a_step_is_planned_whole_the_third_time() {
+    let (mut toy, acts) = (Toy::default(), step(50, 1));
+    assert_eq!(served(&toy.step(KIND, &acts)), 0);
+    assert_eq!(served(&toy.step(KIND, &acts)), 0);
+    let third = toy.step(KIND, &acts);
+    assert_eq!(served(&third), asks(&acts));
+    assert_eq!(toy.step(KIND, &acts), third);
+    assert_eq!(toy.planner.counts().taken, 0);
+}
+
+#[test]
+fn several_families_have_a_plan_each() {
+    let mut toy = Toy::default();
+    let shapes: Vec<_> = (0..6).map(|seed| step(30 + seed as usize, seed)).collect();
+    for _ in 0..2 {
+        shapes.iter().for_each(|acts| drop(toy.step(KIND, acts)));
+    }
+    assert_eq!(toy.planner.counts().families, 6);
+    let round = |toy: &mut Toy| -> Vec<_> { shapes.iter().map(|a| toy.step(KIND, a)).collect() };
+    let third = round(&mut toy);
+    let total: usize = shapes.iter().map(|acts| asks(acts)).sum();
+    let hits: usize = third.iter().map(|offsets| served(offsets)).sum();
+    assert!(hits * 100 >= total * 95, "{hits} of {total}");
+    assert_eq!(round(&mut toy), third);
+}
+
+#[test]
+fn a_deviation_at_any_position_costs_a_few_places_only() {
+    let acts = step(40, 3);
+    for leaves_out in [true, false] {
+        for at in 0..asks(&acts) {
+            let mut toy = Toy::default();
+            (0..3).for_each(|_| drop(toy.step(KIND, &acts)));
+            let other = deviates_at(&acts, at, leaves_out);
+            let hits = served(&toy.step(KIND, &other));
+            assert!(hits + 6 >= asks(&other), "{hits} of {} at {at}", asks(&other));
+            assert_eq!(served(&toy.step(KIND, &acts)), asks(&acts));
+        }
+    }
+}
+
+#[test]
+fn what_outlives_its_step_gets_no_place() {
+    let mut toy = Toy::default();
+    let acts = [&step(40, 4)[..], &[Act::Ask(4096), Act::Ask(8192)]].concat();
+    let mut kept = Vec::new();
+    for n in 0..6 {
+        toy.planner.mark(KIND);
+        let (offsets, now) = toy.run(&acts);
+        // Freed in the next step, as gradients are.
+        std::mem::replace(&mut kept, now).into_iter().for_each(|id| toy.free(id));
+        let survivors = &offsets[offsets.len() - 2..];
+        assert_eq!(survivors, [None, None]);
+        assert_eq!(served(&offsets), if n < 2 { 0 } else { asks(&acts) - 2 });
+    }
+}
+
+#[test]
+fn a_step_of_too_many_requests_is_not_recorded() {
+    let mut toy = Toy::default();
+    for _ in 0..4 {
+        toy.planner.mark(KIND);
+        for n in 0..(1 << 18) + 10 {
+            let (id, offset) = toy.ask(512 * (1 + n % 1000));
+            assert_eq!(offset, None);
+            toy.free(id);
+        }
+    }
+    toy.planner.mark(KIND);
+    assert_eq!((toy.planner.has_job(), toy.planner.counts().families), (false, 0));
+}
+
+/// How many requests of the last `last` of `count` unmarked steps are served, in a hundred.
+fn share_unmarked(count: usize, last: usize, mut acts_of: impl FnMut(usize) -> Vec<Act>) -> usize {
+    let mut toy = Toy::default();
+    let (mut hits, mut asked) = (0, 0);
+    for n in 0..count {
+        let acts = acts_of(n);
+        let offsets = toy.step_unmarked(&acts);
+        if n + last >= count {
+            hits += served(&offsets);
+            asked += asks(&acts);
+        }
+    }
+    hits * 100 / asked
+}
+
+#[test]
+fn unmarked_steps_are_found() {
+    for layers in [22, 60, 300, 3_000, 20_000] {
+        let acts = step(layers, 5);
+        assert_eq!(share_unmarked(8, 2, |_| acts.clone()), 100, "{layers} layers");
+    }
+}
+
+#[test]
+fn unmarked_steps_that_deviate_are_found() {
+    for seed in 0..20 {
+        let (acts, mut random) = (step(200, seed), Random(seed));
+        let deviating = |_| with_deviations(&acts, 6, &mut random);
+        let share = share_unmarked(24, 10, deviating);
+        assert!(share >= 94, "{share} % with seed {seed}");
+        let mut random = Random(seed);
+        let shifted = |_| {
+            let at = random.below(590) as usize;
+            let acts = deviates_at(&acts, at, true);
+            deviates_at(&acts, random.below(590) as usize, false)
+        };
+        let share = share_unmarked(24, 10, shifted);
+        assert!(share >= 90, "{share} % with seed {seed}, shifted");
+    }
+}
+
+#[test]
+fn unmarked_training_and_validation_are_found() {
+    let (train, val) = (step(80, 7), step(30, 8));
+    for (trains, vals) in [(1, 1), (6, 5), (10, 3), (4, 12)] {
+        let acts_of = |n: usize| match n % (trains + vals) {
+            at if at < trains => train.clone(),
+            _ => val.clone(),
+        };
+        let rounds = 8.max(48 / (trains + vals));
+        let share = share_unmarked(rounds * (trains + vals), 2 * (trains + vals), acts_of);
+        assert!(share >= 85, "{share} % of {trains} to {vals}");
+    }
+}
+
+#[test]
+fn nothing_is_found_in_random_requests() {
+    let (mut toy, mut random, mut live) = (Toy::default(), Random(9), Vec::new());
+    for _ in 0..400_000 {
+        let (id, offset) = toy.ask((1 + random.below(50)) * 512);
+        assert_eq!(offset, None);
+        live.push(id);
+        if live.len() > 40 {
+            let at = random.below(40) as usize;
+            toy.free(live.swap_remove(at));
+        }
+    }
+    assert_eq!(toy.planner.counts().steps, 0);
+}
+
+#[test]
+fn nothing_is_found_where_every_repeat_keeps_its_memory() {
+    let (mut toy, acts) = (Toy::default(), step(60, 10));
+    for _ in 0..20 {
+        // Nothing is ever freed.
+        let asks = acts.iter().filter(|act| matches!(act, Act::Ask(_)));
+        asks.for_each(|act| drop(toy.run(&[*act])));
+    }
+    assert_eq!(toy.planner.counts().steps, 0);
+}
+
+#[test]
+fn nothing_is_found_after_a_mark() {
+    let (mut toy, acts) = (Toy::default(), step(60, 11));
+    toy.planner.mark(KIND);
+    for _ in 0..20 {
+        assert_eq!(served(&toy.step_unmarked(&acts)), 0);
+    }
+    assert_eq!(toy.planner.counts().steps, 0);
+}
+
+#[test]
+fn marks_take_over_from_what_was_found() {
+    let (mut toy, acts) = (Toy::default(), step(60, 12));
+    (0..8).for_each(|_| drop(toy.step_unmarked(&acts)));
+    assert_eq!(served(&toy.step(KIND, &acts)), 0, "no marked step has come yet");
+    assert_eq!(served(&toy.step(KIND, &acts)), 0);
+    assert_eq!(served(&toy.step(KIND, &acts)), asks(&acts));
+}
+
+#[test]
+fn one_size_over_and_over_costs_nothing_and_is_no_step() {
+    let mut toy = Toy::default();
+    for _ in 0..10_000 {
+        let (id, _) = toy.ask(512);
+        toy.free(id);
+    }
+    assert_eq!(toy.planner.counts().steps, 0);
+}
+
+#[test]
+fn sizes_near_the_largest_are_no_trouble() {
+    for marks in [true, false] {
+        let mut planner = Planner::new();
+        for n in 0..12u64 {
+            if marks {
+                planner.mark(KIND);
+            }
+            for at in 0..100u64 {
+                let ticket = planner.request(u64::MAX - (at * at) % 91);
+                let id = aquifer_policies::BlockId(at as u32);
+                planner.placed(ticket, id, false);
+                if (at + n) % 9 > 0 {
+                    planner.freed(id);
+                }
+            }
+            while let Some(job) = planner.job() {
+                planner.adopt(job.pack());
+            }
+        }
+    }
+}
+
+/// What the property test does with a planner.
+#[derive(Clone, Debug)]
+enum Deed {
+    /// Step of a shape, with so many deviations, marked or not.
+    Step(u64, usize, bool),
+    /// The same, but some blocks are kept for later.
+    Keep(u64),
+    Mark(u64),
+}
+
+fn deed() -> impl Strategy<Value = Deed> {
+    prop_oneof![
+        8 => (0..3u64, 0..4usize, any::<bool>()).prop_map(|(s, d, m)| Deed::Step(s, d, m)),
+        1 => (0..3u64).prop_map(Deed::Keep),
+        1 => (0..3u64).prop_map(Deed::Mark),
+    ]
+}
+
+proptest! {
+    #![proptest_config(ProptestConfig::with_cases(48))]
+
+    /// The toy itself asserts that places end within the height; here also that live ones never overlap,
+    /// which it refuses, and that nothing is lost in the counts.
+    #[test]
+    fn places_lie_within_the_height_and_apart(
+        marks in any::<bool>(),
+        seed in 0..1000u64,
+        deeds in prop::collection::vec(deed(), 1..40),
+    ) {
+        let (mut toy, mut random, mut kept) = (Toy::default(), Random(seed), Vec::new());
+        let mut asked = 0;
+        for deed in deeds {
+            match deed {
+                Deed::Step(shape, deviations, mark) => {
+                    let acts = with_deviations(&step(30, shape), deviations, &mut random);
+                    asked += asks(&acts) as u64;
+                    if marks && mark {
+                        toy.planner.mark(shape);
+                    }
+                    toy.step_unmarked(&acts);
+                }
+                Deed::Keep(shape) => {
+                    let acts: Vec<Act> = step(30, shape).into_iter().take(70).collect();
+                    asked += asks(&acts) as u64;
+                    kept.extend(toy.run(&acts).1);
+                }
+                Deed::Mark(kind) if marks => toy.planner.mark(kind),
+                Deed::Mark(_) => kept.drain(..).for_each(|id| toy.free(id)),
+            }
+            prop_assert!(toy.is_apart());
+        }
+        let counts = toy.planner.counts();
+        prop_assert_eq!(counts.planned + counts.online, asked);
+    }
+}
