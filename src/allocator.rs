@@ -367,7 +367,8 @@ impl Allocator {
         Ok(())
     }
 
-    /// Says that step `label` begins: policies that learn are told, and a recording is marked.
+    /// Says that step `label` begins: policies that learn are told, and a recording is marked. Before the
+    /// first mark the policy `planned` looks for steps by itself.
     pub fn mark(&self, label: &str) {
         if self.pool_core().is_forked() {
             return;

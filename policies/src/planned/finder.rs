@@ -205,7 +205,7 @@ impl Rolling {
 
     #[inline]
     fn is_sampled(self) -> bool {
-        (self.0 >> 20) % SAMPLED == 0
+        (self.0 >> 20).is_multiple_of(SAMPLED)
     }
 
     /// An index below `slots`, a power of two.

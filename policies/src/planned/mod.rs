@@ -3,7 +3,8 @@
 //!
 //! A hint is safe to follow only where the place is free: the planner supposes that lifetimes are as
 //! they were, and does not look. What is not in the plan gets no offset and is served by the ordinary
-//! policy: what outlives its step, and what deviates.
+//! policy: what outlives its step, and what deviates. Steps that nobody marks are found by their
+//! repeats, until the first mark.
 
 mod blocks;
 mod families;
