@@ -165,7 +165,7 @@ impl Heap {
             if b.state == State::Unmapped {
                 // Unmapped blocks begin and end with pages.
                 let from = start.saturating_sub(b.address) / page * page;
-                let to = (end.min(block_end) - b.address).next_multiple_of(page);
+                let to = end.min(block_end).saturating_sub(b.address).next_multiple_of(page);
                 missing += to.saturating_sub(from);
             }
             if block_end >= end {
