@@ -11,9 +11,10 @@ use crate::pending::Pending;
 use crate::pool::PoolCore;
 use crate::recorder::Recorder;
 use crate::settings::{Cap, CapScope, Settings};
+use crate::sync;
 use crate::tags::TagCounts;
 use aquifer_policies::planned::Planner;
-use parking_lot::{Mutex, RwLock};
+use parking_lot::Mutex;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -73,8 +74,8 @@ pub(crate) struct Device {
     pub(crate) pending: Mutex<Pending>,
     /// Blocks in `pending`, readable without its lock.
     pub(crate) pending_len: AtomicUsize,
-    peaks: Mutex<DevicePeaks>,
-    lanes: RwLock<Vec<&'static Lane>>,
+    peaks: sync::Mutex<DevicePeaks>,
+    lanes: sync::RwLock<Vec<&'static Lane>>,
     /// Flow and hits of lanes that are gone.
     pub(crate) gone: Mutex<(Counters, [Flow; 2])>,
     pub(crate) pools: Mutex<Vec<Weak<PoolCore>>>,
@@ -94,7 +95,7 @@ pub(crate) struct Device {
     /// Bytes of a page in new lanes; 0 over segments.
     pub(crate) page_bytes: AtomicU64,
     /// The books of paged backing; none over segments.
-    pub(crate) pages: Option<Mutex<Pages>>,
+    pub(crate) pages: Option<sync::Mutex<Pages>>,
     /// Whether frees are marked with events.
     marks: AtomicBool,
     /// How short memory has come to be.
@@ -119,8 +120,8 @@ impl Device {
             reserved: Mutex::default(),
             pending: Mutex::default(),
             pending_len: AtomicUsize::new(0),
-            peaks: Mutex::default(),
-            lanes: RwLock::default(),
+            peaks: sync::Mutex::default(),
+            lanes: sync::RwLock::default(),
             gone: Mutex::default(),
             pools: Mutex::default(),
             tags: TagCounts::default(),
@@ -134,7 +135,7 @@ impl Device {
             recorder: Mutex::new(None),
             raw: Default::default(),
             page_bytes: AtomicU64::new(pages.as_ref().map_or(0, |pages| pages.bytes)),
-            pages: pages.map(Mutex::new),
+            pages: pages.map(sync::Mutex::new),
             marks: AtomicBool::new(false),
             shortage: Mutex::new(shortage),
             room: Room::default(),
@@ -353,7 +354,7 @@ impl Device {
     }
 
     /// The books of paged backing.
-    pub(crate) fn pages(&self) -> &Mutex<Pages> {
+    pub(crate) fn pages(&self) -> &sync::Mutex<Pages> {
         self.pages.as_ref().expect("only paged lanes come here")
     }
 

@@ -58,6 +58,7 @@ pub mod global;
 mod grow;
 mod heap;
 mod lane;
+mod loom_pages;
 mod oom;
 mod paged;
 mod pages;

@@ -1,4 +1,5 @@
-//! The one door to atomics and cells, std's or loom's, and the two-part lock of a lane.
+//! The one door to what loom sees: atomics, cells and the locks that are held while a lane's is taken. And
+//! the two-part lock of a lane.
 //!
 //! [`Twin`] guards two values: a *front* that short operations touch and a *heap* behind it. The front
 //! is taken with one atomic exchange and given back with one store, and that is all a hit costs. Who holds
@@ -10,7 +11,58 @@ pub(crate) use loom::sync::atomic::{AtomicBool, Ordering, fence};
 #[cfg(not(loom))]
 pub(crate) use std::sync::atomic::{AtomicBool, Ordering, fence};
 
+#[cfg(loom)]
+pub(crate) use locks::{Mutex, RwLock};
+#[cfg(not(loom))]
+pub(crate) use parking_lot::{Mutex, RwLock};
+
 use std::ops::{Deref, DerefMut};
+
+/// Loom's locks with the calls of `parking_lot`'s.
+#[cfg(loom)]
+mod locks {
+    use loom::sync::{MutexGuard, RwLockReadGuard, RwLockWriteGuard};
+
+    pub(crate) struct Mutex<T>(loom::sync::Mutex<T>);
+
+    impl<T> Mutex<T> {
+        pub(crate) fn new(value: T) -> Self {
+            Mutex(loom::sync::Mutex::new(value))
+        }
+
+        pub(crate) fn lock(&self) -> MutexGuard<'_, T> {
+            self.0.lock().expect("a model ends with its first panic")
+        }
+
+        pub(crate) fn try_lock(&self) -> Option<MutexGuard<'_, T>> {
+            self.0.try_lock().ok()
+        }
+    }
+
+    impl<T: Default> Default for Mutex<T> {
+        fn default() -> Self {
+            Mutex::new(T::default())
+        }
+    }
+
+    pub(crate) struct RwLock<T>(loom::sync::RwLock<T>);
+
+    impl<T> RwLock<T> {
+        pub(crate) fn read(&self) -> RwLockReadGuard<'_, T> {
+            self.0.read().expect("a model ends with its first panic")
+        }
+
+        pub(crate) fn write(&self) -> RwLockWriteGuard<'_, T> {
+            self.0.write().expect("a model ends with its first panic")
+        }
+    }
+
+    impl<T: Default> Default for RwLock<T> {
+        fn default() -> Self {
+            RwLock(loom::sync::RwLock::new(T::default()))
+        }
+    }
+}
 
 #[cfg(not(loom))]
 struct Cell<T>(std::cell::UnsafeCell<T>);

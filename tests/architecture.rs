@@ -49,8 +49,10 @@ struct Source {
 impl Source {
     /// The lines that hold code, without comments, up to the test module.
     fn code(&self) -> impl Iterator<Item = &str> {
-        let ends =
-            |line: &str| line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test");
+        let ends = |line: &str| {
+            let line = line.replacen("#![", "#[", 1);
+            line.starts_with("#[cfg(test)]") || line.starts_with("#[cfg(all(test")
+        };
         let lines = self.text.lines().take_while(move |line| !ends(line));
         lines.map(|line| line.split("//").next().unwrap_or("").trim()).filter(|l| !l.is_empty())
     }
