@@ -136,12 +136,12 @@ pub struct ReplayRow {
     /// Requests for which there was no memory; those of a search for the smallest capacity do not
     /// count.
     pub ooms: u64,
-    /// Processor time of the replay in nanoseconds an operation, without the simulated driver's own, the
-    /// median of the repeats. Runs are timed without lag, whose work on the simulated device would be
-    /// timed with them.
+    /// Processor time of the replay in nanoseconds an operation, the median of the repeats, over a driver
+    /// that only repeats what the simulated one has answered: the allocator's own time. Runs are timed
+    /// without lag, whose work on the simulated device would be timed with them.
     pub ns_per_op: f64,
-    /// What the simulated driver's calls took of the host in nanoseconds an operation, the median of the
-    /// repeats. It says nothing of a real driver: [`ReplayRow::modelled_driver_ns`] does.
+    /// How much longer the same takes over the simulated driver, in nanoseconds an operation. It says nothing
+    /// of a real driver: [`ReplayRow::modelled_driver_ns`] does.
     pub simulated_driver_ns_per_op: f64,
     /// The smallest capacity found without running out, if it was searched for and there is one.
     pub min_capacity_bytes: Option<u64>,

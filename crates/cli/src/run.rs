@@ -7,16 +7,16 @@ use std::thread;
 use std::time::Duration;
 
 use aquifer::Allocator;
-use aquifer::driver::StreamId;
 use aquifer::driver::sim::{Device, Sim, Work};
+use aquifer::driver::{Driver, StreamId};
 use aquifer::trace::{Op, Slot, ThreadIndex, Trace};
 use cpu_time::ThreadTime;
 
 use crate::engine::{EngineError, Setup};
 use crate::expandable::Expandable;
-use crate::metered::Metered;
 use crate::min_capacity::GRANULARITY;
 use crate::subject::{EXPANDABLE, Planned, Subject};
+use crate::tape::{Tape, Taped};
 use crate::timeline::Watched;
 use crate::usage::Usage;
 
@@ -36,10 +36,8 @@ pub(crate) struct World<'a> {
 /// What a run showed.
 #[derive(Debug)]
 pub(crate) struct Outcome {
-    /// Processor time of the operations without the driver's, summed over the threads.
+    /// Processor time of the operations, the simulated driver's included, summed over the threads.
     pub(crate) time: Duration,
-    /// The simulated driver's own.
-    pub(crate) driver_time: Duration,
     pub(crate) usage: Usage,
     /// What was asked of the device up to the end of the warm-up.
     pub(crate) warmup_usage: Usage,
@@ -59,9 +57,48 @@ pub(crate) struct Outcome {
 /// [`EngineError::BadSetup`] if there can be no such device or allocator, [`EngineError::Broken`].
 pub(crate) fn run(trace: &Trace, world: &World) -> Result<Outcome, EngineError> {
     let device = device(world)?;
+    over(device.clone(), trace, world, device)
+}
+
+/// Runs `trace` once, the driver's answers recorded.
+///
+/// # Errors
+/// As [`run`].
+pub(crate) fn record(trace: &Trace, world: &World) -> Result<Arc<Tape>, EngineError> {
+    let device = device(world)?;
+    let taped = Arc::new(Taped::recording(device.clone()));
+    over(taped.clone(), trace, world, device)?;
+    Ok(taped.tape())
+}
+
+/// The processor time of the operations of `trace` over a driver that only repeats what it said when the tape
+/// was recorded in the same world, without a lag.
+///
+/// # Errors
+/// As [`run`]; [`EngineError::Broken`] also if the allocator took another way than then.
+pub(crate) fn play_tape(
+    trace: &Trace,
+    world: &World,
+    tape: &Arc<Tape>,
+) -> Result<Duration, EngineError> {
+    let taped = Arc::new(Taped::<Arc<Device>>::playing(tape.clone()));
+    let outcome = over(taped.clone(), trace, world, device(world)?);
+    if taped.is_astray() {
+        return Err(EngineError::Broken("two runs asked other things of the driver".into()));
+    }
+    Ok(outcome?.time)
+}
+
+/// Runs `trace` once through an allocator on `driver`; work is queued on `device`.
+fn over(
+    driver: Arc<dyn Driver>,
+    trace: &Trace,
+    world: &World,
+    device: Arc<Device>,
+) -> Result<Outcome, EngineError> {
     match world.setup.backing.as_str() {
-        EXPANDABLE => play::<Expandable, _>(trace.ops(), trace, world, device)?.outcome(),
-        _ => play::<Allocator, _>(trace.ops(), trace, world, device)?.outcome(),
+        EXPANDABLE => play::<Expandable, _>(trace.ops(), trace, world, driver, device)?.outcome(),
+        _ => play::<Allocator, _>(trace.ops(), trace, world, driver, device)?.outcome(),
     }
 }
 
@@ -73,8 +110,8 @@ pub(crate) fn watch(trace: &Trace, world: &World, parts: usize) -> Result<Vec<u6
     let device = device(world)?;
     let ops = Watched::new(trace.ops(), device.clone(), parts);
     match world.setup.backing.as_str() {
-        EXPANDABLE => play::<Expandable, _>(ops, trace, world, device)?.watched(),
-        _ => play::<Allocator, _>(ops, trace, world, device)?.watched(),
+        EXPANDABLE => play::<Expandable, _>(ops, trace, world, device.clone(), device)?.watched(),
+        _ => play::<Allocator, _>(ops, trace, world, device.clone(), device)?.watched(),
     }
 }
 
@@ -90,9 +127,10 @@ fn play<'a, S: Subject, I: Iterator<Item = Op> + Send>(
     ops: I,
     trace: &'a Trace,
     world: &World<'a>,
+    driver: Arc<dyn Driver>,
     device: Arc<Device>,
 ) -> Result<Run<'a, S, I>, EngineError> {
-    let mut run = Run::new(ops, trace, world, device)?;
+    let mut run = Run::new(ops, trace, world, driver, device)?;
     if trace.threads().len() > 1 {
         run = play_on_threads(run, trace.threads().len());
     } else {
@@ -139,7 +177,6 @@ struct Run<'a, S: Subject, I> {
     trace: &'a Trace,
     world: World<'a>,
     device: Arc<Device>,
-    driver: Arc<Metered<Arc<Device>>>,
     subject: S,
     /// The device's stream for each of the trace's.
     streams: Vec<StreamId>,
@@ -159,23 +196,22 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
         ops: I,
         trace: &'a Trace,
         world: &World<'a>,
+        driver: Arc<dyn Driver>,
         device: Arc<Device>,
     ) -> Result<Run<'a, S, I>, EngineError> {
         let stream = |&handle: &u64| match handle {
             0 => StreamId(0),
             _ => device.create_stream(),
         };
-        let driver = Arc::new(Metered::new(device.clone()));
         Ok(Run {
             ops,
             played: 0,
             next_note: 0,
             trace,
             world: *world,
-            subject: S::new(world.setup, driver.clone(), world.capacity_bytes)?,
+            subject: S::new(world.setup, driver, world.capacity_bytes)?,
             streams: trace.streams().iter().map(stream).collect(),
             device,
-            driver,
             slots: Vec::from_iter((0..trace.slots()).map(|_| None)),
             further: HashMap::new(),
             time: Duration::ZERO,
@@ -298,10 +334,8 @@ impl<'a, S: Subject, I: Iterator<Item = Op>> Run<'a, S, I> {
         if let Some(error) = self.failed.take().or_else(|| self.subject.hidden_error()) {
             return Err(EngineError::Broken(error.to_string()));
         }
-        let driver_time = self.driver.time();
         Ok(Outcome {
-            time: self.time.saturating_sub(driver_time),
-            driver_time,
+            time: self.time,
             usage: Usage::of(&self.device),
             warmup_usage: self.warmup_usage,
             first_half_usage: self.first_half_usage,
@@ -359,7 +393,8 @@ mod tests {
         let setup = setup();
         let world = world(&setup);
         let device = device(&world).unwrap();
-        let mut run = Run::<S, _>::new(trace.ops(), &trace, &world, device).unwrap();
+        let mut run =
+            Run::<S, _>::new(trace.ops(), &trace, &world, device.clone(), device).unwrap();
         run.device.fail_all(call);
         while run.play().is_some() {}
         match run.outcome() {
@@ -417,7 +452,7 @@ mod tests {
             played.send((*op, thread::current().id())).unwrap();
         });
         let device = device(&world).unwrap();
-        let run = Run::<Allocator, _>::new(ops, &trace, &world, device).unwrap();
+        let run = Run::<Allocator, _>::new(ops, &trace, &world, device.clone(), device).unwrap();
         let run = play_on_threads(run, 3);
         assert_eq!(run.outcome().unwrap().ooms, 0);
         let (ops, threads): (Vec<Op>, Vec<thread::ThreadId>) = seen.iter().unzip();
