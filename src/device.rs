@@ -15,6 +15,7 @@ use crate::sync;
 use crate::tags::TagCounts;
 use aquifer_policies::planned::Planner;
 use parking_lot::Mutex;
+use smallvec::SmallVec;
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering};
 use std::sync::{Arc, Weak};
@@ -151,8 +152,8 @@ impl Device {
     }
 
     /// Every lane, oldest first. It may serve another device by the time it is looked at.
-    pub(crate) fn lanes(&self) -> Vec<&'static Lane> {
-        self.lanes.read().clone()
+    pub(crate) fn lanes(&self) -> SmallVec<[&'static Lane; 16]> {
+        SmallVec::from_slice(&self.lanes.read())
     }
 
     /// The front of each lane, oldest first and one at a time. Lanes may come and go meanwhile.
@@ -245,7 +246,8 @@ impl Device {
     /// Whether any stream known here is being captured: then the driver must not be asked about events
     /// or memory.
     pub(crate) fn is_capturing(&self) -> Result<Option<StreamId>, DriverError> {
-        let mut streams: Vec<StreamId> = self.lanes.read().iter().map(|l| l.stream()).collect();
+        let lanes = self.lanes();
+        let mut streams: SmallVec<[StreamId; 16]> = lanes.iter().map(|l| l.stream()).collect();
         streams.extend(self.pending.lock().streams());
         streams.sort_unstable();
         streams.dedup();

@@ -91,7 +91,7 @@ pub(crate) enum InPlan {
 }
 
 /// Frees between two marks.
-const MARK_FREES: u64 = 32;
+const MARK_FREES: u64 = 128;
 
 struct BandPolicy {
     policy: Direct,

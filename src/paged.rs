@@ -7,7 +7,7 @@ use crate::allocation::Allocation;
 use crate::cache::Request;
 use crate::counters::ACTIVE;
 use crate::device::bump;
-use crate::driver::{DriverError, HandleId};
+use crate::driver::DriverError;
 use crate::error::AllocError;
 use crate::heap::{Hole, HoleWant, Rule};
 use crate::lane::{PLAN_BAND, PlanSpace, Shortage, Want, flush, place};
@@ -202,20 +202,25 @@ impl PoolCore {
             return Ok(false);
         }
         pages.budget.request(self.device.step());
-        if !job.is_refused && !self.may_create(job, hole, pages) {
+        let is_banked = pages.bank.len() as u64 * pages.bytes >= hole.bytes();
+        let room = if is_banked || job.is_refused {
+            0
+        } else {
+            self.pages_within_slack(&job.request, pages)
+        };
+        if !is_banked && !job.is_refused && !self.may_create(hole, room, pages) {
             // As if refused: what there is must come together first.
             job.stages.note(Stage::Driver, 0);
             return Ok(false);
         }
         let needed = (hole.bytes() / pages.bytes) as usize;
-        self.gather(job, hole, needed, pages)?;
+        self.gather(job, hole, needed, room, pages)?;
         if pages.bank.len() < needed {
             return Ok(false);
         }
         for (done, &(address, bytes)) in hole.runs.iter().enumerate() {
             let count = (bytes / pages.bytes) as usize;
-            let handles = pages.bank.split_off(pages.bank.len() - count);
-            if let Err(error) = self.map_run(address, handles, pages) {
+            if let Err(error) = self.map_run(address, count, pages) {
                 self.enter_runs(&job.request, &hole.runs[..done]);
                 return Err(error.into());
             }
@@ -251,19 +256,16 @@ impl PoolCore {
             if count == 0 || pages.is_stuck(address, bytes) {
                 return Ok(());
             }
-            let handles = pages.bank.split_off(pages.bank.len() - count);
-            self.map_run(address, handles, pages)?;
+            self.map_run(address, count, pages)?;
             self.enter_runs(request, &[(address, bytes)]);
         }
         Ok(())
     }
 
-    /// Whether the driver and the cap would give what `hole` lacks, which looks ahead if they would.
-    fn may_create(&self, job: &Job, hole: &mut Hole, pages: &mut Pages) -> bool {
+    /// Whether the driver and the cap would give what `hole` lacks, which looks ahead if they would. Slack has
+    /// `room` for so many pages.
+    fn may_create(&self, hole: &mut Hole, room: usize, pages: &Pages) -> bool {
         let banked = pages.bank.len() as u64 * pages.bytes;
-        if banked >= hole.bytes() {
-            return true;
-        }
         let creatable = self.creatable(pages) as u64 * pages.bytes;
         if creatable < pages.total_bytes() / NEAR_SHARE {
             self.device.run_short(Shortage::Near);
@@ -271,17 +273,16 @@ impl PoolCore {
         let Some(spare) = creatable.saturating_add(banked).checked_sub(hole.bytes()) else {
             return false;
         };
-        self.look_ahead(job, hole, spare, pages);
+        self.look_ahead(hole, room as u64 * pages.bytes, spare, pages);
         true
     }
 
     /// Lets the last run of `hole` go on by no more than `spare` bytes, if the program is late to grow and
     /// slack allows it.
-    fn look_ahead(&self, job: &Job, hole: &mut Hole, spare: u64, pages: &mut Pages) {
+    fn look_ahead(&self, hole: &mut Hole, room: u64, spare: u64, pages: &Pages) {
         if self.device.step() < LATE_STEP {
             return;
         }
-        let room = self.pages_within_slack(&job.request, pages) as u64 * pages.bytes;
         let Some(room) = room.checked_sub(hole.bytes()).map(|room| room.min(spare)) else { return };
         let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
         if let Some(last) = hole.runs.last_mut() {
@@ -292,12 +293,13 @@ impl PoolCore {
         }
     }
 
-    /// Brings the bank up to `needed` pages if it can.
+    /// Brings the bank up to `needed` pages if it can. Slack has `room` for so many.
     fn gather(
         self: &Arc<Self>,
         job: &mut Job,
         hole: &Hole,
         needed: usize,
+        room: usize,
         pages: &mut Pages,
     ) -> Result<(), AllocError> {
         let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
@@ -307,7 +309,6 @@ impl PoolCore {
         let keep = Keep::new(&job.request, hole);
         let stages = &mut job.stages;
         if !job.is_refused {
-            let room = self.pages_within_slack(&job.request, pages);
             self.create(lacks(pages).min(room), stages, pages)?;
             if lacks(pages) == 0 {
                 return Ok(());
@@ -389,31 +390,27 @@ impl PoolCore {
         Ok(())
     }
 
-    /// Maps `handles` from `address` on. What was mapped before a call failed is unmapped again.
-    fn map_run(
-        &self,
-        address: u64,
-        mut handles: Vec<HandleId>,
-        pages: &mut Pages,
-    ) -> Result<(), DriverError> {
+    /// Maps the last `count` pages of the bank from `address` on. What was mapped before a call failed is
+    /// unmapped again.
+    fn map_run(&self, address: u64, count: usize, pages: &mut Pages) -> Result<(), DriverError> {
         let driver = &*self.device.driver;
         let page = pages.bytes;
-        let bytes = handles.len() as u64 * page;
+        let first = pages.bank.len() - count;
         let mut failed = None;
         let mut mapped = 0;
-        for (i, &handle) in handles.iter().enumerate() {
-            if let Err(error) = driver.map(address + i as u64 * page, handle) {
+        for &handle in &pages.bank[first..] {
+            if let Err(error) = driver.map(address + mapped as u64 * page, handle) {
                 failed = Some(error);
                 break;
             }
             mapped += 1;
         }
+        let bytes = count as u64 * page;
         let failed = failed.map_or_else(
             || driver.set_access(address, bytes, &self.device.settings.peers).err(),
             Some,
         );
-        pages.bank.extend(handles.drain(mapped..));
-        pages.enter(address, &handles);
+        pages.enter_banked(address, first..first + mapped);
         let Some(error) = failed else { return Ok(()) };
         let bytes = mapped as u64 * page;
         if mapped > 0 {

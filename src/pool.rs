@@ -8,6 +8,7 @@ use crate::front::Front;
 use crate::lane::Lane;
 use crate::sync::Mutex;
 use crate::trim::Trimmed;
+use smallvec::SmallVec;
 use std::fmt;
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, OnceLock};
@@ -133,8 +134,8 @@ impl PoolCore {
     }
 
     /// The lanes there are, oldest first.
-    pub(crate) fn lanes(&self) -> Vec<&'static Lane> {
-        self.lanes.lock().clone()
+    pub(crate) fn lanes(&self) -> SmallVec<[&'static Lane; 16]> {
+        SmallVec::from_slice(&self.lanes.lock())
     }
 }
 

@@ -12,8 +12,12 @@ use crate::pages::{Abandoned, LaneKey, Move, Open, Orphan, Pages};
 use crate::pending;
 use crate::pool::PoolCore;
 use crate::trim::{Among, Released};
+use smallvec::SmallVec;
 use std::sync::Arc;
 use std::sync::atomic::Ordering;
+
+/// Runs of idle pages that a look at the lanes has room for from the start.
+const USUAL_RUNS: usize = 64;
 
 /// Idle pages of a lane.
 #[derive(Clone, Copy)]
@@ -26,8 +30,8 @@ struct Idle {
 #[derive(Default)]
 struct Survey {
     idle: Vec<Idle>,
-    /// Lanes with idle pages, and their clocks.
-    lanes: Vec<(&'static Lane, u64)>,
+    /// Lanes with idle pages that no event covers, and their clocks.
+    to_mark: SmallVec<[(&'static Lane, u64); 8]>,
     /// Lanes whose stream is gone: no event can mark it.
     unmarked: Vec<(&'static Lane, u64)>,
     /// The first error met; where it was, more may be idle than is known to be done with.
@@ -71,7 +75,7 @@ impl Lane {
 impl PoolCore {
     /// Looks for idle pages, after the front caches are flushed: they hide some.
     fn survey(self: &Arc<Self>, among: Among, pages: &mut Pages) -> Survey {
-        let mut survey = Survey::default();
+        let mut survey = Survey { idle: Vec::with_capacity(USUAL_RUNS), ..Survey::default() };
         for pool in self.among(among) {
             if pool.keeps_pages.load(Ordering::Relaxed) {
                 continue;
@@ -85,10 +89,13 @@ impl PoolCore {
                 debug_assert!(gone.is_empty(), "a range is no segment");
                 books.heap.set_tick(pages.tick);
                 pages.tick = books.heap.tick();
-                let before = survey.idle.len();
-                survey.idle.extend(books.heap.take_stock().map(|run| Idle { lane, run }));
-                if survey.idle.len() > before {
-                    survey.lanes.push((lane, pages.tick));
+                let mut newest = 0;
+                books.heap.take_stock(|run| {
+                    newest = newest.max(run.stamp);
+                    survey.idle.push(Idle { lane, run });
+                });
+                if pages.marks.wants(lane.key(), newest) {
+                    survey.to_mark.push((lane, pages.tick));
                 }
             }
         }
@@ -99,14 +106,9 @@ impl PoolCore {
         survey
     }
 
-    /// Records an event on each stream that has idle pages no earlier event covers.
+    /// Records an event on each stream that has idle pages which no earlier one covers.
     fn mark(&self, survey: &mut Survey, pages: &mut Pages) {
-        for &(lane, tick) in &survey.lanes {
-            let of_lane = survey.idle.iter().filter(|i| std::ptr::eq(i.lane, lane));
-            let newest = of_lane.map(|i| i.run.stamp).max().unwrap_or(0);
-            if !pages.marks.wants(lane.key(), newest) {
-                continue;
-            }
+        for (lane, tick) in std::mem::take(&mut survey.to_mark) {
             match pending::record(&*self.device.driver, lane.stream()) {
                 Ok(Some(event)) => pages.marks.enter(lane.key(), event, tick),
                 Ok(None) => survey.unmarked.push((lane, tick)),
@@ -164,7 +166,7 @@ impl PoolCore {
         let clean = |i: &Idle| i.run.stamp <= pages.marks.clean(i.lane.key());
         let mut ready: Vec<Idle> =
             survey.idle.into_iter().filter(clean).filter_map(|i| keep.outside(i)).collect();
-        ready.sort_by_key(|i| (i.run.stamp, std::cmp::Reverse(i.run.address)));
+        ready.sort_unstable_by_key(|i| (i.run.stamp, std::cmp::Reverse(i.run.address)));
         if ready.iter().map(|i| i.run.bytes).sum::<u64>() < least as u64 * pages.bytes {
             stages.note(Stage::Steal, 0);
             return 0;
@@ -303,7 +305,7 @@ impl PoolCore {
         }
         self.settle_streams(&survey, pages)?;
         let mut idle = survey.idle;
-        idle.sort_by_key(|i| (i.run.stamp, std::cmp::Reverse(i.run.address)));
+        idle.sort_unstable_by_key(|i| (i.run.stamp, std::cmp::Reverse(i.run.address)));
         for idle in idle {
             let missing = bytes.saturating_sub(released.released_bytes);
             if missing == 0 {

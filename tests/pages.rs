@@ -199,7 +199,7 @@ fn memory_freed_after_many_marks_is_still_found() {
     drop(allocator.allocate(64 * MIB, A).unwrap());
     drop(allocator.allocate(64 * MIB, b).unwrap());
     device.launch(b, Work::until(1000)).unwrap();
-    for _ in 0..2000 {
+    for _ in 0..10_000 {
         // The last block freed is left unmerged, so only one of three is a free to be marked.
         drop([0; 3].map(|_| allocator.allocate(3 * MIB, b).unwrap()));
     }

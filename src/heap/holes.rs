@@ -42,6 +42,9 @@ impl Hole {
     }
 }
 
+/// Pieces of a hole that there is room for from the start.
+const USUAL_PIECES: usize = 16;
+
 /// A piece of a hole.
 #[derive(Clone, Copy)]
 struct Piece {
@@ -61,8 +64,8 @@ impl Heap {
         let page = self.ranges.page;
         let mut best: Option<(u64, u64)> = None;
         let mut best_paging = Paging { base: 0, page };
-        let mut best_pieces = Vec::new();
-        let mut pieces = Vec::new();
+        let mut best_pieces = Vec::with_capacity(USUAL_PIECES);
+        let mut pieces = Vec::with_capacity(USUAL_PIECES);
         for &id in &self.ranges.unmapped {
             let block = &self.blocks[id as usize];
             let is_ours = block.band == want.band && self.takes_pages(block);

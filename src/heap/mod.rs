@@ -202,7 +202,7 @@ impl Heap {
             }
             (true, true) => {
                 front_id = self.enter(Block { size: at.skip, ..block });
-                self.ranges.copy_stamp(id, front_id);
+                self.ranges.copy_stamp(id, front_id, at.skip);
                 taken_id = self.enter(Block { prev: front_id, next: id, ..taken });
                 self.blocks[front_id as usize].next = taken_id;
                 self.link(front_id, block.prev);
@@ -275,7 +275,7 @@ impl Heap {
             self.idle_bytes += whole.size;
             self.idle_segments += 1;
         }
-        self.ranges.stamp(keep);
+        self.ranges.stamp(keep, whole.size);
         let freed = Freed {
             result: self.view_of(&whole, keep),
             before_size,

@@ -27,23 +27,25 @@ pub(super) struct Ranges {
 }
 
 impl Ranges {
-    /// A block has become free.
+    /// A block of `size` bytes has become free.
     #[inline(always)]
-    pub(super) fn stamp(&mut self, id: u32) {
+    pub(super) fn stamp(&mut self, id: u32, size: u64) {
         if self.page != 0 {
             self.tick += 1;
-            self.set_stamp(id, self.tick);
+            self.set_stamp(id, size, self.tick);
         }
     }
 
     #[inline]
-    fn set_stamp(&mut self, id: u32, tick: u64) {
+    fn set_stamp(&mut self, id: u32, size: u64, tick: u64) {
         if id as usize >= self.stamps.len() {
             self.stamps.resize(id as usize + 1, 0);
             self.candidates.resize(id as usize / 64 + 1, 0);
         }
         self.stamps[id as usize] = tick;
-        self.candidates[id as usize / 64] |= 1 << (id % 64);
+        if size >= self.page_least {
+            self.candidates[id as usize / 64] |= 1 << (id % 64);
+        }
     }
 
     #[inline]
@@ -52,9 +54,9 @@ impl Ranges {
     }
 
     #[inline]
-    pub(super) fn copy_stamp(&mut self, from: u32, to: u32) {
+    pub(super) fn copy_stamp(&mut self, from: u32, to: u32, size: u64) {
         if self.page != 0 {
-            self.set_stamp(to, self.stamp_of(from));
+            self.set_stamp(to, size, self.stamp_of(from));
         }
     }
 }
@@ -94,8 +96,20 @@ impl Heap {
     /// pages if theirs are of another size.
     pub(crate) fn set_page(&mut self, bytes: u64) {
         let least = self.ranges.page_least;
-        self.ranges.page_least = if least == 0 { bytes } else { least.min(bytes) };
         self.ranges.page = bytes;
+        if least == 0 || bytes < least {
+            self.ranges.page_least = bytes;
+            // Blocks too small for a page up to now may be large enough for one of these.
+            for id in 0..self.blocks.len() as u32 {
+                if self.blocks[id as usize].state == State::Free {
+                    self.ranges.set_stamp(
+                        id,
+                        self.blocks[id as usize].size,
+                        self.ranges.stamp_of(id),
+                    );
+                }
+            }
+        }
     }
 
     /// Bytes of a page in new ranges; 0 without ranges.
@@ -178,7 +192,7 @@ impl Heap {
         let stamp = neighbours.iter().filter(|n| free(n)).map(|&n| self.ranges.stamp_of(n)).max();
         let (freed, _) = self.free(BlockId(middle));
         self.ranges.tick = tick;
-        self.ranges.set_stamp(freed.result.id.0, stamp.unwrap_or(0));
+        self.ranges.set_stamp(freed.result.id.0, freed.result.size, stamp.unwrap_or(0));
         freed
     }
 
@@ -237,30 +251,22 @@ impl Heap {
 
     /// As [`Heap::idle_runs`], by what has become free since it was last asked: blocks that have come
     /// to be used, or are too small, are not looked at again.
-    pub(crate) fn take_stock(&mut self) -> impl Iterator<Item = IdleRun> + '_ {
-        let page = self.ranges.page_least;
-        let Heap { blocks, ranges, .. } = self;
-        for (word, bits) in ranges.candidates.iter_mut().enumerate() {
-            let mut rest = *bits;
+    pub(crate) fn take_stock(&mut self, mut found: impl FnMut(IdleRun)) {
+        let least = self.ranges.page_least;
+        for word in 0..self.ranges.candidates.len() {
+            let mut rest = self.ranges.candidates[word];
             while rest != 0 {
                 let bit = rest & rest.wrapping_neg();
                 rest ^= bit;
-                let block = &blocks[word * 64 + bit.trailing_zeros() as usize];
-                if block.state != State::Free || block.size < page {
-                    *bits ^= bit;
+                let id = word as u32 * 64 + bit.trailing_zeros();
+                let block = &self.blocks[id as usize];
+                if block.state != State::Free || block.size < least {
+                    self.ranges.candidates[word] ^= bit;
+                } else if let Some(run) = self.idle_run(BlockId(id)) {
+                    found(run);
                 }
             }
         }
-        let (heap, words) = (&*self, self.ranges.candidates.len() as u32);
-        (0..words).flat_map(move |word| {
-            let mut rest = heap.ranges.candidates[word as usize];
-            std::iter::from_fn(move || {
-                let bit = (rest != 0).then(|| rest.trailing_zeros())?;
-                rest &= rest - 1;
-                Some(BlockId(word * 64 + bit))
-            })
-            .filter_map(|id| heap.idle_run(id))
-        })
     }
 
     /// The pages in free block `id` that no block touches, if there are any.
@@ -402,7 +408,9 @@ mod tests {
                 assert!(mapped, "{b:?}");
             }
             let runs: Vec<IdleRun> = self.heap.idle_runs().collect();
-            assert_eq!(self.heap.take_stock().collect::<Vec<_>>(), runs);
+            let mut stock = Vec::new();
+            self.heap.take_stock(|run| stock.push(run));
+            assert_eq!(stock, runs);
             for run in runs {
                 let touched = |u: &&(BlockId, u64, u64)| u.1 < run.end() && run.address < u.1 + u.2;
                 assert_eq!(self.used.iter().find(touched), None);
@@ -498,7 +506,8 @@ mod tests {
         heap.cut(at(second, 4 * PAGE)).expect("free");
         heap.cut(at(first, 4 * PAGE)).expect("free");
         heap.audit().expect("sound");
-        let mut runs: Vec<IdleRun> = heap.take_stock().collect();
+        let mut runs = Vec::new();
+        heap.take_stock(|run| runs.push(run));
         runs.sort_by_key(|run| run.address);
         let seen: Vec<_> = runs.iter().map(|run| (run.address, run.bytes, run.page)).collect();
         assert_eq!(seen, [(other, 3 * PAGE, 3 * PAGE), (START, 4 * PAGE, PAGE)]);

@@ -12,6 +12,7 @@ pub(crate) use marks::{LaneKey, Marks, Open};
 pub(crate) use size::Emptied;
 
 use crate::driver::{EventId, HandleId, StreamId};
+use std::ops::Range;
 use table::Table;
 
 /// A range that its lane has left.
@@ -74,10 +75,12 @@ impl Pages {
         self.unit
     }
 
-    /// `handles` lie from `address` on now.
-    pub(crate) fn enter(&mut self, address: u64, handles: &[HandleId]) {
+    /// These pages of the bank lie from `address` on now.
+    pub(crate) fn enter_banked(&mut self, address: u64, which: Range<usize>) {
+        let handles = &self.bank[which.clone()];
         self.mapped.enter(address / self.unit, self.bytes / self.unit, handles);
         self.mapped_bytes += handles.len() as u64 * self.bytes;
+        self.bank.drain(which);
     }
 
     /// The pages of a run in one range, which is mapped no more, go into the bank; those of an earlier
