@@ -3,7 +3,7 @@ use crate::Subject;
 use crate::work::cpu_ns;
 use aquifer::driver::StreamId;
 use aquifer::driver::sim::Sim;
-use aquifer::{Allocation, Allocator};
+use aquifer::{Allocation, Allocator, Backing};
 use std::hint::black_box;
 
 pub struct Ours {
@@ -11,15 +11,16 @@ pub struct Ours {
     name: &'static str,
 }
 
-fn allocator(policy: &str, front: bool) -> Allocator {
+fn allocator(policy: &str, front: bool, backing: Backing) -> Allocator {
     let sim = Sim::builder().capacity(256 << 30).build().expect("a device");
     let device = sim.device(0).expect("the first device");
-    Allocator::builder(device).policy(policy).front_cache(front).build().expect("an allocator")
+    let builder = Allocator::builder(device).policy(policy).backing(backing);
+    builder.front_cache(front).build().expect("an allocator")
 }
 
 impl Ours {
-    pub fn new(policy: &str, front: bool, name: &'static str) -> Self {
-        Ours { allocator: allocator(policy, front), name }
+    pub fn new(policy: &str, front: bool, backing: Backing, name: &'static str) -> Self {
+        Ours { allocator: allocator(policy, front, backing), name }
     }
 }
 
@@ -44,7 +45,7 @@ impl Subject for Ours {
 /// CPU ns per pair of `count` threads at once, each on its own stream.
 pub fn threads(count: u64) -> f64 {
     const PAIRS: u64 = 300_000;
-    let allocator = allocator("first-fit", true);
+    let allocator = allocator("first-fit", true, Backing::Segments);
     let total: u64 = std::thread::scope(|scope| {
         let workers: Vec<_> = (0..count)
             .map(|i| {
