@@ -179,20 +179,23 @@ fn asks(acts: &[Act]) -> u64 {
 }
 
 #[test]
-fn a_step_lies_at_the_same_addresses_from_the_third_time_on() {
+fn a_step_lies_at_the_same_addresses_from_its_second_time_on() {
     for backing in BACKINGS {
         let mut program = Program::new(backing, 1);
         let acts = step(40, 5);
         program.step("train", &acts);
-        program.step("train", &acts);
+        assert_eq!(program.plan_hits(), 0, "a step seen once may not come again");
+        let second = program.step("train", &acts);
         let before = program.plan_hits();
-        assert_eq!(before, 0, "a step seen once may not come again");
+        // The second time it is known after a few requests, which have no place yet.
+        assert_eq!(before, asks(&acts) - 16, "{backing:?}");
         let first = program.step("train", &acts);
-        assert_eq!(program.plan_hits(), asks(&acts), "{backing:?}");
+        assert_eq!(&second[16..], &first[16..]);
+        assert_eq!(program.plan_hits() - before, asks(&acts), "{backing:?}");
         for _ in 0..5 {
             assert_eq!(program.step("train", &acts), first);
         }
-        assert_eq!(program.plan_hits(), 6 * asks(&acts), "{backing:?}");
+        assert_eq!(program.plan_hits() - before, 6 * asks(&acts), "{backing:?}");
         program.end();
     }
 }

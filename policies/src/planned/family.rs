@@ -8,6 +8,11 @@ use super::times::{Times, union};
 /// No place in the plan.
 pub(super) const NO_OFFSET: u64 = u64::MAX;
 
+/// A family seen once is planned when a step has followed it for one of so many of its requests, and for
+/// so many at least.
+const EARLY_SHARE: usize = 32;
+const EARLY_MIN: usize = 16;
+
 /// One request of the sequence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
@@ -31,8 +36,8 @@ pub(super) struct Family {
     pub(super) used: u64,
     /// The family that came after it the last time.
     pub(super) then: Option<u64>,
-    /// When each request of the sequence was freed at the latest, in occurrences since the last plan
-    /// that deviated; 0 if there were none.
+    /// When each request of the sequence was freed at the latest, in occurrences since the sequence is
+    /// this one, of those that deviated from a plan; 0 if there were none.
     untils: Vec<u32>,
     occurrences: u32,
     /// How many jobs it has given; the number of the last.
@@ -103,6 +108,24 @@ impl Family {
         Some(PlanJob::new(self.id, self.jobs, union(&record.seen, &self.untils, &times)))
     }
 
+    /// After how many requests found here a step that may be its second occurrence is taken to be one;
+    /// `None` if a job was given before.
+    pub(super) fn is_known_after(&self) -> Option<usize> {
+        (self.jobs == 0).then(|| (self.entries.len() / EARLY_SHARE).max(EARLY_MIN))
+    }
+
+    /// Work for the plan of its only occurrence, while another one goes on.
+    pub(super) fn first_job(&mut self) -> PlanJob {
+        self.jobs += 1;
+        let seen = |((at, entry), until): ((usize, &Entry), &u32)| Seen {
+            size: entry.size,
+            position: at as u32,
+            until: *until,
+        };
+        let seen = self.entries.iter().enumerate().zip(&self.untils).map(seen);
+        PlanJob::new(self.id, self.jobs, seen.collect())
+    }
+
     fn remember(&mut self, seen: &[Seen], times: &Times) {
         for seen in seen.iter().filter(|seen| seen.position != NOWHERE) {
             let until = &mut self.untils[seen.position as usize];
@@ -131,9 +154,12 @@ impl Family {
 
     /// Goes over to the new plan, if there is one: no step follows the old.
     pub(super) fn settle(&mut self) {
+        let is_only_offsets = self.is_only_offsets();
         let Some(plan) = self.next.take() else { return };
-        self.untils.clear();
-        self.untils.resize(plan.entries.len(), 0);
+        if !is_only_offsets {
+            self.untils.clear();
+            self.untils.resize(plan.entries.len(), 0);
+        }
         (self.entries, self.grams, self.height) = (plan.entries, plan.grams, plan.height);
         self.is_planned = true;
     }

@@ -1,6 +1,9 @@
 //! Serves steps that repeat from a plan: records the requests of a step, packs offsets for them apart
 //! from the program, and says where each request of a later step goes. Knows no driver, heap or lock.
 //!
+//! A step that was seen once is packed when one begins in the same way, and again with its lifetimes if
+//! the first plan did badly.
+//!
 //! A hint is safe to follow only where the place is free: the planner supposes that lifetimes are as
 //! they were, and does not look. What is not in the plan gets no offset and is served by the ordinary
 //! policy: what outlives its step, and what deviates. Steps that nobody marks are found by their
@@ -40,6 +43,9 @@ pub struct Planner {
     course: Option<Course>,
     families: Families,
     outcome: Outcome,
+    /// With so many requests found in its family the step is known to be an occurrence of it, which
+    /// matters if there is no plan yet.
+    known_after: usize,
     counts: PlanCounts,
     /// Looks for steps until the first is marked.
     finder: Option<Box<Finder>>,
@@ -88,6 +94,7 @@ impl Planner {
             course: None,
             families: Families::default(),
             outcome: Outcome::default(),
+            known_after: usize::MAX,
             counts: PlanCounts::default(),
             finder: Some(Box::default()),
         }
@@ -107,6 +114,23 @@ impl Planner {
         self.record.begin(self.now);
         self.outcome = Outcome::default();
         self.course = Some(self.families.begin(kind));
+        self.set_known_after();
+    }
+
+    /// The step follows another family from now on.
+    fn set_known_after(&mut self) {
+        let family = self.course.and_then(|course| course.family);
+        let more = family.and_then(|at| self.families.list[at].is_known_after());
+        self.known_after = more.map_or(usize::MAX, |more| self.outcome.matched + more);
+    }
+
+    /// The step has followed its family for long enough.
+    #[cold]
+    fn is_known(&mut self) {
+        self.known_after = usize::MAX;
+        if let Some(family) = self.course.and_then(|course| course.family) {
+            self.families.is_known(family);
+        }
     }
 
     fn end(&mut self) {
@@ -164,7 +188,11 @@ impl Planner {
             self.record.push(Seen::new(size, follower.cursor as u32));
             follower.cursor += 1;
             self.outcome.matched += 1;
-            return Some(entry.offset);
+            let offset = entry.offset;
+            if self.outcome.matched >= self.known_after {
+                self.is_known();
+            }
+            return Some(offset);
         }
         self.deviate(size)
     }
@@ -172,12 +200,13 @@ impl Planner {
     #[cold]
     fn deviate(&mut self, size: u64) -> Option<u64> {
         let course = self.course.as_mut()?;
-        let before = course.follower;
+        let (before, family_before) = (course.follower, course.family);
         let found = self.families.find(course, &self.record.seen, size);
         let position = found.map_or(NOWHERE, |position| position as u32);
         self.record.push(Seen::new(size, position));
         self.outcome.matched += usize::from(found.is_some());
-        let family = &self.families.list[course.family?];
+        let followed = course.family;
+        let family = &self.families.list[followed?];
         let has_left = course.follower.has_left(before, family);
         if let Some(finder) = &mut self.finder
             && has_left
@@ -185,7 +214,11 @@ impl Planner {
         {
             finder.step_is_over();
         }
-        found.map(|position| family.entries[position].offset)
+        let offset = found.map(|position| family.entries[position].offset);
+        if followed != family_before {
+            self.set_known_after();
+        }
+        offset
     }
 
     /// The request of `ticket` is served by `block`; `in_plan` tells whether at the ticket's offset.
@@ -223,7 +256,8 @@ impl Planner {
 
     /// Takes a plan, unless it comes too late.
     pub fn adopt(&mut self, done: PlanDone) {
-        let followed = self.course.and_then(|course| course.family);
+        let has_begun = self.outcome.matched > 0 || !self.record.seen.is_empty();
+        let followed = self.course.filter(|_| has_begun).and_then(|course| course.family);
         self.counts.plans += u64::from(self.families.adopt(done, followed));
     }
 
