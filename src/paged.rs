@@ -10,9 +10,10 @@ use crate::device::bump;
 use crate::driver::{DriverError, HandleId};
 use crate::error::AllocError;
 use crate::heap::{Hole, HoleWant, Rule};
-use crate::lane::{PLAN_BAND, PlanSpace, Shortage, Want, flush, place};
+use crate::lane::{Lane, PLAN_BAND, PlanSpace, Shortage, Want, flush, place};
 use crate::oom::{Stage, Stages};
 use crate::pages::Pages;
+use crate::planned::plan_request;
 use crate::pool::PoolCore;
 use crate::steal::Keep;
 use std::sync::Arc;
@@ -233,7 +234,7 @@ impl PoolCore {
         if hole.page != pages.bytes {
             return Ok(());
         }
-        let keep = Keep::new(request, hole);
+        let keep = Keep::ahead(request, hole);
         let needed = (hole.bytes() / pages.bytes) as usize;
         let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
         let mut stages = Stages::default();
@@ -256,6 +257,22 @@ impl PoolCore {
             self.enter_runs(request, &[(address, bytes)]);
         }
         Ok(())
+    }
+
+    /// Moves idle pages under `hole`, a place of the lane's plan, and what follows it, as far as there are
+    /// any: the next requests go there.
+    pub(crate) fn fill_ahead(
+        self: &Arc<Self>,
+        lane: &'static Lane,
+        hole: &Hole,
+        pages: &mut Pages,
+    ) -> Result<(), AllocError> {
+        let mut hole = hole.clone();
+        let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
+        let Some(last) = hole.runs.last_mut() else { return Ok(()) };
+        last.1 += share.min(hole.more);
+        let end = last.0 + last.1;
+        self.fill_idle(&plan_request(lane, end - hole.address), &hole, pages)
     }
 
     /// Whether the driver and the cap would give what `hole` lacks, which looks ahead if they would.

@@ -221,6 +221,27 @@ fn training_and_validation_keep_a_plan_each() {
     }
 }
 
+#[test]
+fn a_step_that_no_plan_fits_lies_in_the_memory_of_the_plan() {
+    for backing in BACKINGS {
+        let mut program = Program::new(backing, 3);
+        let (often, rare) = (step(40, 7), step(30, 30));
+        let counts = |program: &Program| {
+            let stats = program.allocator.memory_stats();
+            (stats.num_pages_moved, program.allocator.memory_reserved())
+        };
+        (0..4).for_each(|_| drop(program.step("train", &often)));
+        program.device.run_all();
+        let before = counts(&program);
+        program.step("train", &rare);
+        assert_eq!(counts(&program), before, "{backing:?}");
+        let hits = program.plan_hits();
+        program.step("train", &often);
+        assert_eq!(program.plan_hits() - hits, asks(&often), "{backing:?}");
+        program.end();
+    }
+}
+
 /// One request or free of a step is left out, made twice, changed or late.
 fn deviate(acts: &[Act], at: usize, random: &mut Random) -> Vec<Act> {
     let mut acts = acts.to_vec();

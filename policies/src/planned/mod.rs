@@ -59,6 +59,8 @@ pub struct Ticket {
     /// Bytes from the begin of the plan's space; a multiple of 512 if all sizes are. `None`: not in
     /// the plan.
     pub offset: Option<u64>,
+    /// Whether such a request outlived its step when the plan was made, and so has no offset.
+    pub outlives: bool,
 }
 
 /// What a planner has done so far.
@@ -148,9 +150,11 @@ impl Planner {
         self.find_step(size);
         let number = self.now;
         self.now += 1;
-        let offset = self.follow(size).filter(|offset| *offset != NO_OFFSET);
+        let entry = self.follow(size);
+        let offset = entry.filter(|offset| *offset != NO_OFFSET);
+        let outlives = entry.is_some() && offset.is_none();
         self.outcome.hinted += usize::from(offset.is_some());
-        Ticket { number, offset }
+        Ticket { number, offset, outlives }
     }
 
     /// Begins a step, or gives one up, if the finder says so of this request.
