@@ -1,6 +1,7 @@
 //! The planner, driven by a toy allocator: what it serves, when, and what it leaves alone.
 mod toy;
 
+use aquifer_policies::BlockId;
 use aquifer_policies::planned::Planner;
 use proptest::prelude::*;
 use toy::*;
@@ -73,27 +74,43 @@ fn a_deviation_at_any_position_costs_a_few_places_only() {
     }
 }
 
-#[test]
-fn what_outlives_its_step_gets_no_place() {
-    let mut toy = Toy::default();
-    let acts = [&step(40, 4)[..], &[Act::Ask(4096), Act::Ask(8192)]].concat();
-    let mut kept = Vec::new();
-    for n in 0..6 {
+/// A step that asks for four more blocks at its end, which live on for `steps` steps and are freed when
+/// the last of them has come `at` layers far. What was served of the four in each of a few steps, and of
+/// the rest.
+fn carrying(steps: usize, at: usize) -> Vec<(usize, usize)> {
+    let (mut toy, acts) = (Toy::default(), step(40, 4));
+    let cut = acts.iter().position(|act| *act == Act::Free(2 * at)).unwrap();
+    let mut kept: Vec<Vec<BlockId>> = Vec::new();
+    let one = |_| {
         toy.planner.mark(KIND);
-        let (offsets, now) = toy.run(&acts);
-        // Freed in the next step, as gradients are.
-        std::mem::replace(&mut kept, now).into_iter().for_each(|id| toy.free(id));
-        let survivors = &offsets[offsets.len() - 2..];
-        assert_eq!(survivors, [None, None]);
-        assert_eq!(
-            served(&offsets),
-            match n {
-                0 => 0,
-                1 => asks(&acts) - 2 - 16,
-                _ => asks(&acts) - 2,
-            }
-        );
+        let mut run = Run::default();
+        toy.go_on(&mut run, &acts[..cut]);
+        if kept.len() == steps {
+            kept.remove(0).into_iter().for_each(|id| toy.free(id));
+        }
+        toy.go_on(&mut run, &acts[cut..]);
+        toy.go_on(&mut run, &[4096, 8192, 512, 512].map(Act::Ask));
+        kept.push(run.blocks.into_iter().flatten().collect());
+        let (rest, four) = run.offsets.split_at(run.offsets.len() - 4);
+        (served(four), served(rest))
+    };
+    (0..8).map(one).collect()
+}
+
+#[test]
+fn what_lives_into_the_next_step_gets_a_place() {
+    let all = asks(&step(40, 4));
+    for at in [0, 6, 20, 39] {
+        let last = carrying(1, at).split_off(3);
+        assert_eq!(last, vec![(4, all); 5], "freed after {at} layers");
     }
+}
+
+#[test]
+fn what_outlives_the_next_step_gets_no_place() {
+    let all = asks(&step(40, 4));
+    let last = carrying(2, 10).split_off(2);
+    assert_eq!(last, vec![(0, all); 6]);
 }
 
 #[test]
@@ -231,7 +248,7 @@ fn sizes_near_the_largest_are_no_trouble() {
             }
             for at in 0..100u64 {
                 let ticket = planner.request(u64::MAX - (at * at) % 91);
-                let id = aquifer_policies::BlockId(at as u32);
+                let id = BlockId(at as u32);
                 planner.placed(ticket, id, false);
                 if (at + n) % 9 > 0 {
                     planner.freed(id);
@@ -297,5 +314,31 @@ proptest! {
         }
         let counts = toy.planner.counts();
         prop_assert_eq!(counts.planned + counts.online, asked);
+    }
+
+    /// A program of equal steps, whose blocks live for less than a step, but beyond its end: all are
+    /// served, so that no two offsets can be in each other's way.
+    #[test]
+    fn equal_steps_are_served_whole(
+        requests in prop::collection::vec((1..200u64, 1..200usize), 40..160),
+    ) {
+        let (mut toy, length) = (Toy::default(), requests.len());
+        let mut ends: Vec<Vec<BlockId>> = vec![Vec::new(); 2 * length];
+        let mut addresses = Vec::new();
+        for n in 0..6 {
+            toy.planner.mark(KIND);
+            let mut step = Vec::new();
+            for (at, (size, life)) in requests.iter().enumerate() {
+                let now = (n % 2) * length + at;
+                std::mem::take(&mut ends[now]).into_iter().for_each(|id| toy.free(id));
+                let (id, offset) = toy.ask(size * 512);
+                ends[(now + 1 + life % (length - 1)) % (2 * length)].push(id);
+                step.push(offset);
+            }
+            addresses.push(step);
+        }
+        prop_assert_eq!(served(&addresses[4]), length);
+        prop_assert_eq!(&addresses[4], &addresses[5]);
+        prop_assert!(toy.is_apart());
     }
 }

@@ -134,12 +134,13 @@ impl Families {
             self.waiting.retain(|waiting| job.is_none() || waiting.family() != id);
             self.waiting.extend(job);
         }
+        record.is_of = Some(self.list[family].sequence());
         self.list.iter_mut().for_each(Family::settle);
     }
 
     /// The step that follows `family` is its second occurrence, as it seems: that one is to be packed.
-    pub(super) fn is_known(&mut self, family: usize) {
-        let job = self.list[family].first_job();
+    pub(super) fn is_known(&mut self, family: usize, record: &Record) {
+        let job = self.list[family].first_job(record);
         self.waiting.push(job);
     }
 
@@ -168,13 +169,16 @@ impl Families {
         })
     }
 
-    /// Makes room for a new family and adds it.
-    fn add(&mut self, kind: u64, record: &Record) -> usize {
+    /// Makes room for a new family and adds it. The positions in the record become its own.
+    fn add(&mut self, kind: u64, record: &mut Record) -> usize {
         let requests = |list: &[Family]| list.iter().map(|it| it.entries.len()).sum::<usize>();
         while self.list.len() >= FAMILIES_MAX
             || requests(&self.list) + record.seen.len() > REQUESTS_MAX
         {
             self.evict();
+        }
+        for (at, seen) in record.seen.iter_mut().enumerate() {
+            seen.position = at as u32;
         }
         self.ids += 1;
         self.list.push(Family::new(self.ids, kind, &record.seen));

@@ -4,9 +4,12 @@
 //! A step that was seen once is packed when one begins in the same way, and again with its lifetimes if
 //! the first plan did badly.
 //!
+//! What lives into the next step, as gradients do, has a place as if steps went in a circle: for it to be
+//! free the next step must be of the same family, and the plan is made when that was seen once.
+//!
 //! A hint is safe to follow only where the place is free: the planner supposes that lifetimes are as
 //! they were, and does not look. What is not in the plan gets no offset and is served by the ordinary
-//! policy: what outlives its step, and what deviates. Steps that nobody marks are found by their
+//! policy: what outlives the next step, and what deviates. Steps that nobody marks are found by their
 //! repeats, until the first mark.
 
 mod blocks;
@@ -59,7 +62,7 @@ pub struct Ticket {
     /// Bytes from the begin of the plan's space; a multiple of 512 if all sizes are. `None`: not in
     /// the plan.
     pub offset: Option<u64>,
-    /// Whether such a request outlived its step when the plan was made, and so has no offset.
+    /// Whether such a request outlived the next step when the plan was made, and so has no offset.
     pub outlives: bool,
 }
 
@@ -131,7 +134,7 @@ impl Planner {
     fn is_known(&mut self) {
         self.known_after = usize::MAX;
         if let Some(family) = self.course.and_then(|course| course.family) {
-            self.families.is_known(family);
+            self.families.is_known(family, &self.record);
         }
     }
 
