@@ -202,7 +202,7 @@ impl PoolCore {
         if is_old || hole.runs.iter().any(|r| pages.is_stuck(r.0, r.1)) {
             return Ok(false);
         }
-        pages.budget.request(self.device.step());
+        pages.budget.request(self.device.paging_step());
         if !job.is_refused && !self.may_create(job, hole, pages) {
             // As if refused: what there is must come together first.
             job.stages.note(Stage::Driver, 0);
@@ -238,7 +238,7 @@ impl PoolCore {
         let needed = (hole.bytes() / pages.bytes) as usize;
         let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
         let mut stages = Stages::default();
-        pages.budget.request(self.device.step());
+        pages.budget.request(self.device.paging_step());
         self.steal(&keep, lacks(pages), 0, &mut stages, pages);
         if lacks(pages) > 0
             && pages.budget.may_wait()

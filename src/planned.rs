@@ -90,6 +90,9 @@ impl PoolCore {
             front = self.before_planned(lane);
         }
         let ticket = planner(&mut front).request(band.size);
+        if ticket.begins {
+            self.device.found_step();
+        }
         let mut both = match front.into_both() {
             Ok(both) => both,
             Err(front) => {

@@ -139,7 +139,7 @@ impl PoolCore {
     pub(crate) fn mark_frees(self: &Arc<Self>, lane: &'static Lane) {
         let device = &self.device;
         let Some(mut pages) = device.pages().try_lock() else { return };
-        if !pages.budget.moves_pages(device.step()) {
+        if !pages.budget.moves_pages(device.paging_step()) {
             device.set_marks(false);
             return;
         }

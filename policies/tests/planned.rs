@@ -152,6 +152,18 @@ fn unmarked_steps_are_found() {
 }
 
 #[test]
+fn tickets_tell_where_a_found_step_begins() {
+    let (mut toy, acts) = (Toy::default(), step(60, 5));
+    (0..8).for_each(|_| drop(toy.step_unmarked(&acts)));
+    // The one that goes on is not over.
+    assert!(toy.begun >= 4);
+    assert_eq!(toy.begun, toy.planner.counts().steps + 1);
+    let before = toy.begun;
+    (0..4).for_each(|_| drop(toy.step(KIND, &acts)));
+    assert_eq!(toy.begun, before, "marked steps are known to who marks them");
+}
+
+#[test]
 fn unmarked_steps_that_deviate_are_found() {
     for seed in 0..20 {
         let (acts, mut random) = (step(200, seed), Random(seed));

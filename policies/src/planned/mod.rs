@@ -64,6 +64,8 @@ pub struct Ticket {
     pub offset: Option<u64>,
     /// Whether such a request outlived the next step when the plan was made, and so has no offset.
     pub outlives: bool,
+    /// Whether a step begins with it that nobody marked.
+    pub begins: bool,
 }
 
 /// What a planner has done so far.
@@ -150,22 +152,23 @@ impl Planner {
     /// A request of `size` bytes, over 0.
     #[inline]
     pub fn request(&mut self, size: u64) -> Ticket {
-        self.find_step(size);
+        let begins = self.find_step(size);
         let number = self.now;
         self.now += 1;
         let entry = self.follow(size);
         let offset = entry.filter(|offset| *offset != NO_OFFSET);
         let outlives = entry.is_some() && offset.is_none();
         self.outcome.hinted += usize::from(offset.is_some());
-        Ticket { number, offset, outlives }
+        Ticket { number, offset, outlives, begins }
     }
 
-    /// Begins a step, or gives one up, if the finder says so of this request.
+    /// Begins a step, or gives one up, if the finder says so of this request; whether it began one.
     #[inline]
-    fn find_step(&mut self, size: u64) {
+    fn find_step(&mut self, size: u64) -> bool {
         let is_followed = self.is_followed();
-        let Some(finder) = &mut self.finder else { return };
-        match finder.request(size, is_followed) {
+        let Some(finder) = &mut self.finder else { return false };
+        let turn = finder.request(size, is_followed);
+        match turn {
             Turn::None => {}
             Turn::Begins => {
                 self.end();
@@ -173,6 +176,7 @@ impl Planner {
             }
             Turn::Lost => self.course = None,
         }
+        turn == Turn::Begins
     }
 
     /// Whether a step goes on that is one of a family so far, or is the first of one.

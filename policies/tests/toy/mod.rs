@@ -30,6 +30,8 @@ pub struct Toy {
     /// Begin to end and id of each block in the plan's space.
     planned: BTreeMap<u64, (u64, BlockId)>,
     offsets: BTreeMap<BlockId, u64>,
+    /// Steps that tickets said to begin.
+    pub begun: u64,
     free_ids: Vec<u32>,
     ids: u32,
 }
@@ -41,6 +43,7 @@ impl Toy {
             self.planner.adopt(job.pack());
         }
         let ticket = self.planner.request(size);
+        self.begun += u64::from(ticket.begins);
         let offset = ticket.offset.filter(|offset| self.is_free(*offset, size));
         let id = BlockId(self.free_ids.pop().unwrap_or(self.ids));
         self.ids = self.ids.max(id.0 + 1);
