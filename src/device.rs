@@ -84,6 +84,8 @@ pub(crate) struct Device {
     pub(crate) totals: Totals,
     recording: AtomicBool,
     steps: AtomicU64,
+    /// Steps that planners found, which nobody marked.
+    steps_found: AtomicU64,
     /// The kind of the present step, if any was marked.
     step_kind: AtomicU64,
     /// Releases that the slack has forced.
@@ -129,6 +131,7 @@ impl Device {
             totals: Totals::default(),
             recording: AtomicBool::new(false),
             steps: AtomicU64::new(0),
+            steps_found: AtomicU64::new(0),
             step_kind: AtomicU64::new(0),
             forced: AtomicU64::new(0),
             front_stopped: AtomicBool::new(false),
@@ -296,6 +299,16 @@ impl Device {
     /// The number of the present step.
     pub(crate) fn step(&self) -> u64 {
         self.steps.load(Ordering::Relaxed)
+    }
+
+    /// A step begins that nobody marked.
+    pub(crate) fn found_step(&self) {
+        bump(&self.steps_found);
+    }
+
+    /// The number of the present step for what pages may cost, found ones included.
+    pub(crate) fn paging_step(&self) -> u64 {
+        self.step() + self.steps_found.load(Ordering::Relaxed)
     }
 
     /// Remembers an error that nobody is there to be told.

@@ -268,6 +268,19 @@ impl Books {
         self.heap.hole_at(address, size).map_or(InPlan::Taken, InPlan::Hole)
     }
 
+    /// Cuts `size` bytes out of the plan's space where it is free and mapped, as high as can be: the plan
+    /// of a step that is not the largest has nothing there.
+    pub(crate) fn cut_above_plan(&mut self, size: u64) -> Option<FreeBlock> {
+        let band = PLAN_BAND;
+        let entry = self.bands[band as usize].as_mut()?;
+        let Direct::FirstFit(policy) = &mut entry.policy else { return None };
+        let (block, skip) = policy.highest(size, GRAIN)?;
+        let at = CutAt { block, skip, take: size, size, align: GRAIN, band };
+        let cut = self.heap.cut(at).ok()?;
+        policy.taken(&cut);
+        Some(cut.taken())
+    }
+
     /// Enters a segment from the driver or from another lane.
     pub(crate) fn add_segment(&mut self, segment: Detached, settings: &Settings) -> FreeBlock {
         let freed = self.heap.add_segment(segment.address, segment.size, segment.band);

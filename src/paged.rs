@@ -10,9 +10,10 @@ use crate::device::bump;
 use crate::driver::DriverError;
 use crate::error::AllocError;
 use crate::heap::{Hole, HoleWant, Rule};
-use crate::lane::{PLAN_BAND, PlanSpace, Shortage, Want, flush, place};
+use crate::lane::{Lane, PLAN_BAND, PlanSpace, Shortage, Want, flush, place};
 use crate::oom::{Stage, Stages};
 use crate::pages::Pages;
+use crate::planned::plan_request;
 use crate::pool::PoolCore;
 use crate::steal::Keep;
 use std::sync::Arc;
@@ -201,7 +202,7 @@ impl PoolCore {
         if is_old || hole.runs.iter().any(|r| pages.is_stuck(r.0, r.1)) {
             return Ok(false);
         }
-        pages.budget.request(self.device.step());
+        pages.budget.request(self.device.paging_step());
         let is_banked = pages.bank.len() as u64 * pages.bytes >= hole.bytes();
         let room = if is_banked || job.is_refused {
             0
@@ -238,11 +239,11 @@ impl PoolCore {
         if hole.page != pages.bytes {
             return Ok(());
         }
-        let keep = Keep::new(request, hole);
+        let keep = Keep::ahead(request, hole);
         let needed = (hole.bytes() / pages.bytes) as usize;
         let lacks = |pages: &Pages| needed.saturating_sub(pages.bank.len());
         let mut stages = Stages::default();
-        pages.budget.request(self.device.step());
+        pages.budget.request(self.device.paging_step());
         self.steal(&keep, lacks(pages), 0, &mut stages, pages);
         if lacks(pages) > 0
             && pages.budget.may_wait()
@@ -260,6 +261,22 @@ impl PoolCore {
             self.enter_runs(request, &[(address, bytes)]);
         }
         Ok(())
+    }
+
+    /// Moves idle pages under `hole`, a place of the lane's plan, and what follows it, as far as there are
+    /// any: the next requests go there.
+    pub(crate) fn fill_ahead(
+        self: &Arc<Self>,
+        lane: &'static Lane,
+        hole: &Hole,
+        pages: &mut Pages,
+    ) -> Result<(), AllocError> {
+        let mut hole = hole.clone();
+        let share = (pages.total_bytes() / AHEAD_SHARE).next_multiple_of(pages.bytes);
+        let Some(last) = hole.runs.last_mut() else { return Ok(()) };
+        last.1 += share.min(hole.more);
+        let end = last.0 + last.1;
+        self.fill_idle(&plan_request(lane, end - hole.address), &hole, pages)
     }
 
     /// Whether the driver and the cap would give what `hole` lacks, which looks ahead if they would. Slack has

@@ -1,5 +1,6 @@
 //! The hub under a plan: a request goes where the plan of its step says, if nothing is in the way there;
-//! else where the policy says. What the plan is, the planner knows; here it is asked, told what came of
+//! else where the policy says, and before that would ask for pages, high up in the plan's space: pages that
+//! move there and back with each step that does not follow the plan cost more than a place of it. What the plan is, the planner knows; here it is asked, told what came of
 //! its answer, and given room.
 use crate::allocation::Allocation;
 use crate::cache::{Ask, Request};
@@ -89,6 +90,9 @@ impl PoolCore {
             front = self.before_planned(lane);
         }
         let ticket = planner(&mut front).request(band.size);
+        if ticket.begins {
+            self.device.found_step();
+        }
         let mut both = match front.into_both() {
             Ok(both) => both,
             Err(front) => {
@@ -123,6 +127,15 @@ impl PoolCore {
         front.counters.plan_misses += 1;
         if let Some(taken) = lane::place_plainly(front, books, band, &mut gone) {
             let held = Held::new(&taken, band);
+            planner(front).placed(ticket, taken.id, false);
+            return Ok(self.hand_out_new(lane, front, taken.id, held, ask));
+        }
+        if gone.is_none()
+            && !ticket.outlives
+            && !books.lowest_first()
+            && let Some(taken) = books.cut_above_plan(band.size)
+        {
+            let held = Held::new(&taken, plan_band(band.size));
             planner(front).placed(ticket, taken.id, false);
             return Ok(self.hand_out_new(lane, front, taken.id, held, ask));
         }
@@ -221,6 +234,7 @@ impl PoolCore {
         }
         let _growing = lane.growing.lock();
         let mut job = Job::new(request);
+        let mut is_filled = false;
         loop {
             let mut hole = {
                 let mut both = lane.twin.both();
@@ -241,6 +255,10 @@ impl PoolCore {
                 return None;
             }
             let mut pages = self.device.pages().lock();
+            if !std::mem::replace(&mut is_filled, true) {
+                self.noted(self.fill_ahead(lane, &hole, &mut pages));
+                continue;
+            }
             if self.noted(self.fill(&mut job, &mut hole, &mut pages))? {
                 if let Some(allocation) = self.enter_pages(&request, &hole) {
                     return Some(allocation);
@@ -277,7 +295,7 @@ impl PoolCore {
 }
 
 /// A request for so many bytes of the plan's space.
-fn plan_request(lane: &'static Lane, bytes: u64) -> Request {
+pub(crate) fn plan_request(lane: &'static Lane, bytes: u64) -> Request {
     let ask = Ask::new(bytes, lane.stream());
     Request { lane, ask, band: plan_band(bytes), align: GRAIN }
 }

@@ -6,7 +6,7 @@ use crate::device::{Device, bump};
 use crate::driver::{Capture, DriverError, HandleId, StreamId};
 use crate::error::AllocError;
 use crate::heap::{Hole, IdleRun, Range};
-use crate::lane::{Lane, flush};
+use crate::lane::{Lane, PLAN_BAND, flush};
 use crate::oom::{Stage, Stages};
 use crate::pages::{Abandoned, LaneKey, Move, Open, Orphan, Pages};
 use crate::pending;
@@ -44,17 +44,36 @@ pub(crate) struct Keep {
     lane: LaneKey,
     from: u64,
     to: u64,
+    /// The band of the request.
+    band: u8,
+    /// Whether they are got ahead of the requests: then none of the plan's own pages are taken.
+    is_ahead: bool,
 }
 
 impl Keep {
     pub(crate) fn new(request: &Request, hole: &Hole) -> Keep {
         let to = hole.address + request.band.size;
-        Keep { lane: request.lane.key(), from: hole.address, to }
+        let (lane, band) = (request.lane.key(), request.band.index);
+        Keep { lane, from: hole.address, to, band, is_ahead: false }
     }
 
-    /// The larger part of `idle` outside.
+    /// The same for pages of a plan that nobody has asked for yet.
+    pub(crate) fn ahead(request: &Request, hole: &Hole) -> Keep {
+        Keep { is_ahead: true, ..Keep::new(request, hole) }
+    }
+
+    /// Whether `idle` is to be taken only if nothing else is: the request follows a plan, which needs
+    /// these pages where they are.
+    fn is_last(&self, idle: &Idle) -> bool {
+        self.band == PLAN_BAND && idle.run.band == PLAN_BAND && idle.lane.key() == self.lane
+    }
+
+    /// The larger part of `idle` that may be taken.
     fn outside(&self, idle: Idle) -> Option<Idle> {
         let run = idle.run;
+        if self.is_ahead && self.is_last(&idle) {
+            return None;
+        }
         if idle.lane.key() != self.lane || run.end() <= self.from || self.to <= run.address {
             return Some(idle);
         }
@@ -122,7 +141,7 @@ impl PoolCore {
     pub(crate) fn mark_frees(self: &Arc<Self>, lane: &'static Lane) {
         let device = &self.device;
         let Some(mut pages) = device.pages().try_lock() else { return };
-        if !pages.budget.moves_pages(device.step()) {
+        if !pages.budget.moves_pages(device.paging_step()) {
             device.set_marks(false);
             return;
         }
@@ -145,7 +164,7 @@ impl PoolCore {
     }
 
     /// Moves up to `count` idle pages that nothing can be using into the bank, those first that have
-    /// been idle longest. None if there are fewer than `least`. Pages of an earlier size go back to the
+    /// been idle longest, and for a plan its own last. None if there are fewer than `least`. Pages of an earlier size go back to the
     /// driver instead; their bytes.
     pub(crate) fn steal(
         self: &Arc<Self>,
@@ -166,7 +185,9 @@ impl PoolCore {
         let clean = |i: &Idle| i.run.stamp <= pages.marks.clean(i.lane.key());
         let mut ready: Vec<Idle> =
             survey.idle.into_iter().filter(clean).filter_map(|i| keep.outside(i)).collect();
-        ready.sort_unstable_by_key(|i| (i.run.stamp, std::cmp::Reverse(i.run.address)));
+        ready.sort_unstable_by_key(|i| {
+            (keep.is_last(i), i.run.stamp, std::cmp::Reverse(i.run.address))
+        });
         if ready.iter().map(|i| i.run.bytes).sum::<u64>() < least as u64 * pages.bytes {
             stages.note(Stage::Steal, 0);
             return 0;

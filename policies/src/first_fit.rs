@@ -3,7 +3,7 @@
 use crate::address_order::AddressOrder;
 use crate::index::Index;
 use crate::sizing::round_to_grain;
-use crate::{Band, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
+use crate::{Band, BlockId, Cut, FreeBlock, Freed, Place, Policy, Request, Sizing};
 
 /// Takes the lowest free block that fits, from its front.
 ///
@@ -25,6 +25,12 @@ impl FirstFit {
     #[inline]
     pub fn holding(&self, address: u64) -> Option<FreeBlock> {
         self.free.holding(address)
+    }
+
+    /// The free block with the highest place for `size` bytes at a multiple of `align`, and how many of
+    /// its bytes lie below that place.
+    pub fn highest(&self, size: u64, align: u64) -> Option<(BlockId, u64)> {
+        self.free.highest(size, align).map(|spot| (spot.id, spot.skip))
     }
 }
 

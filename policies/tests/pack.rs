@@ -4,7 +4,8 @@ use std::ops::ControlFlow;
 use std::path::PathBuf;
 
 use aquifer_policies::pack::{
-    Buffer, Effort, PackError, Packing, check, lower_bound, pack_fast, pack_lowest, pack_within,
+    Buffer, Effort, PackError, Packing, check, lower_bound, pack_fast, pack_lowest, pack_quick,
+    pack_within,
 };
 use proptest::prelude::*;
 use proptest::test_runner::RngSeed;
@@ -150,6 +151,9 @@ proptest! {
     fn packings_hold_and_are_the_same_again(buffers in any_buffers(40)) {
         let fast = pack_fast(&buffers).unwrap();
         prop_assert_eq!(check(&buffers, &fast.offsets), Ok(fast.height));
+        let quick = pack_quick(&buffers).unwrap();
+        prop_assert_eq!(check(&buffers, &quick.offsets), Ok(quick.height));
+        prop_assert!(fast.height <= quick.height);
         let lowest = pack_lowest(&buffers, Effort::nodes(2_000)).unwrap();
         prop_assert_eq!(check(&buffers, &lowest.offsets), Ok(lowest.height));
         prop_assert!(lowest.height <= fast.height);
@@ -192,7 +196,7 @@ fn a_planted_overlap_is_found() {
 #[test]
 fn what_takes_no_room_lies_at_nought() {
     let rows = buffers(&[(0, 9, 8), (2, 2, 5), (3, 6, 0), (u64::MAX, u64::MAX, u64::MAX)]);
-    for packing in [pack_fast(&rows), pack_within(&rows, 8, Effort::nodes(1))] {
+    for packing in [pack_fast(&rows), pack_quick(&rows), pack_within(&rows, 8, Effort::nodes(1))] {
         assert_eq!(packing, Ok(Packing { offsets: vec![0; 4], height: 8, nodes: 0 }));
     }
     let nothing = Packing::default();

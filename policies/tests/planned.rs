@@ -1,19 +1,46 @@
 //! The planner, driven by a toy allocator: what it serves, when, and what it leaves alone.
 mod toy;
 
+use aquifer_policies::BlockId;
 use aquifer_policies::planned::Planner;
 use proptest::prelude::*;
 use toy::*;
 
 #[test]
-fn a_step_is_planned_whole_the_third_time() {
+fn a_step_is_planned_early_in_its_second_time() {
     let (mut toy, acts) = (Toy::default(), step(50, 1));
     assert_eq!(served(&toy.step(KIND, &acts)), 0);
-    assert_eq!(served(&toy.step(KIND, &acts)), 0);
+    let second = toy.step(KIND, &acts);
+    // It is known after 16 requests, of which the next has a place.
+    assert_eq!(served(&second), asks(&acts) - 16);
     let third = toy.step(KIND, &acts);
     assert_eq!(served(&third), asks(&acts));
     assert_eq!(toy.step(KIND, &acts), third);
+    assert_eq!(&second[16..], &third[16..]);
     assert_eq!(toy.planner.counts().taken, 0);
+}
+
+#[test]
+fn a_plan_for_another_sequence_is_followed_from_the_next_step_on() {
+    let (mut toy, acts) = (Toy::default(), step(50, 1));
+    // The first step does more, as where optimizers get their state.
+    let more: Vec<Act> = (0..8).map(|n| Act::Ask(512 * n + 512)).collect();
+    toy.step(KIND, &[&acts[..], &more].concat());
+    toy.step(KIND, &acts);
+    assert_eq!(served(&toy.step(KIND, &acts)), asks(&acts));
+    assert_eq!(toy.planner.counts().plans, 2, "one for each sequence");
+}
+
+#[test]
+fn a_family_seen_once_is_found_from_the_plan_of_another() {
+    let mut toy = Toy::default();
+    let (often, rare) = (step(80, 1), step(80, 2));
+    (0..3).for_each(|_| drop(toy.step(KIND, &often)));
+    toy.step(KIND, &rare);
+    toy.step(KIND, &often);
+    let hits = served(&toy.step(KIND, &rare));
+    assert!(hits + 24 >= asks(&rare), "{hits} of {}", asks(&rare));
+    assert_eq!(served(&toy.step(KIND, &often)), asks(&often));
 }
 
 #[test]
@@ -47,20 +74,43 @@ fn a_deviation_at_any_position_costs_a_few_places_only() {
     }
 }
 
-#[test]
-fn what_outlives_its_step_gets_no_place() {
-    let mut toy = Toy::default();
-    let acts = [&step(40, 4)[..], &[Act::Ask(4096), Act::Ask(8192)]].concat();
-    let mut kept = Vec::new();
-    for n in 0..6 {
+/// A step that asks for four more blocks at its end, which live on for `steps` steps and are freed when
+/// the last of them has come `at` layers far. What was served of the four in each of a few steps, and of
+/// the rest.
+fn carrying(steps: usize, at: usize) -> Vec<(usize, usize)> {
+    let (mut toy, acts) = (Toy::default(), step(40, 4));
+    let cut = acts.iter().position(|act| *act == Act::Free(2 * at)).unwrap();
+    let mut kept: Vec<Vec<BlockId>> = Vec::new();
+    let one = |_| {
         toy.planner.mark(KIND);
-        let (offsets, now) = toy.run(&acts);
-        // Freed in the next step, as gradients are.
-        std::mem::replace(&mut kept, now).into_iter().for_each(|id| toy.free(id));
-        let survivors = &offsets[offsets.len() - 2..];
-        assert_eq!(survivors, [None, None]);
-        assert_eq!(served(&offsets), if n < 2 { 0 } else { asks(&acts) - 2 });
+        let mut run = Run::default();
+        toy.go_on(&mut run, &acts[..cut]);
+        if kept.len() == steps {
+            kept.remove(0).into_iter().for_each(|id| toy.free(id));
+        }
+        toy.go_on(&mut run, &acts[cut..]);
+        toy.go_on(&mut run, &[4096, 8192, 512, 512].map(Act::Ask));
+        kept.push(run.blocks.into_iter().flatten().collect());
+        let (rest, four) = run.offsets.split_at(run.offsets.len() - 4);
+        (served(four), served(rest))
+    };
+    (0..8).map(one).collect()
+}
+
+#[test]
+fn what_lives_into_the_next_step_gets_a_place() {
+    let all = asks(&step(40, 4));
+    for at in [0, 6, 20, 39] {
+        let last = carrying(1, at).split_off(3);
+        assert_eq!(last, vec![(4, all); 5], "freed after {at} layers");
     }
+}
+
+#[test]
+fn what_outlives_the_next_step_gets_no_place() {
+    let all = asks(&step(40, 4));
+    let last = carrying(2, 10).split_off(2);
+    assert_eq!(last, vec![(0, all); 6]);
 }
 
 #[test]
@@ -99,6 +149,18 @@ fn unmarked_steps_are_found() {
         let acts = step(layers, 5);
         assert_eq!(share_unmarked(8, 2, |_| acts.clone()), 100, "{layers} layers");
     }
+}
+
+#[test]
+fn tickets_tell_where_a_found_step_begins() {
+    let (mut toy, acts) = (Toy::default(), step(60, 5));
+    (0..8).for_each(|_| drop(toy.step_unmarked(&acts)));
+    // The one that goes on is not over.
+    assert!(toy.begun >= 4);
+    assert_eq!(toy.begun, toy.planner.counts().steps + 1);
+    let before = toy.begun;
+    (0..4).for_each(|_| drop(toy.step(KIND, &acts)));
+    assert_eq!(toy.begun, before, "marked steps are known to who marks them");
 }
 
 #[test]
@@ -174,7 +236,7 @@ fn marks_take_over_from_what_was_found() {
     let (mut toy, acts) = (Toy::default(), step(60, 12));
     (0..8).for_each(|_| drop(toy.step_unmarked(&acts)));
     assert_eq!(served(&toy.step(KIND, &acts)), 0, "no marked step has come yet");
-    assert_eq!(served(&toy.step(KIND, &acts)), 0);
+    assert_eq!(served(&toy.step(KIND, &acts)), asks(&acts) - 16);
     assert_eq!(served(&toy.step(KIND, &acts)), asks(&acts));
 }
 
@@ -198,7 +260,7 @@ fn sizes_near_the_largest_are_no_trouble() {
             }
             for at in 0..100u64 {
                 let ticket = planner.request(u64::MAX - (at * at) % 91);
-                let id = aquifer_policies::BlockId(at as u32);
+                let id = BlockId(at as u32);
                 planner.placed(ticket, id, false);
                 if (at + n) % 9 > 0 {
                     planner.freed(id);
@@ -264,5 +326,31 @@ proptest! {
         }
         let counts = toy.planner.counts();
         prop_assert_eq!(counts.planned + counts.online, asked);
+    }
+
+    /// A program of equal steps, whose blocks live for less than a step, but beyond its end: all are
+    /// served, so that no two offsets can be in each other's way.
+    #[test]
+    fn equal_steps_are_served_whole(
+        requests in prop::collection::vec((1..200u64, 1..200usize), 40..160),
+    ) {
+        let (mut toy, length) = (Toy::default(), requests.len());
+        let mut ends: Vec<Vec<BlockId>> = vec![Vec::new(); 2 * length];
+        let mut addresses = Vec::new();
+        for n in 0..6 {
+            toy.planner.mark(KIND);
+            let mut step = Vec::new();
+            for (at, (size, life)) in requests.iter().enumerate() {
+                let now = (n % 2) * length + at;
+                std::mem::take(&mut ends[now]).into_iter().for_each(|id| toy.free(id));
+                let (id, offset) = toy.ask(size * 512);
+                ends[(now + 1 + life % (length - 1)) % (2 * length)].push(id);
+                step.push(offset);
+            }
+            addresses.push(step);
+        }
+        prop_assert_eq!(served(&addresses[4]), length);
+        prop_assert_eq!(&addresses[4], &addresses[5]);
+        prop_assert!(toy.is_apart());
     }
 }

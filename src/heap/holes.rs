@@ -86,9 +86,7 @@ impl Heap {
         }
         let (_, address) = best?;
         let runs: Vec<_> = unmapped_in(&best_pieces, address, want.size, best_paging).collect();
-        let end = runs.last().map_or(0, |r| r.0 + r.1);
-        let last = best_pieces.iter().find(|p| !p.mapped && p.start < end && end <= p.end);
-        let more = last.map_or(0, |p| p.end - end);
+        let more = more_after(&runs, &best_pieces);
         Some(Hole { address, runs, more, page })
     }
 
@@ -110,8 +108,9 @@ impl Heap {
         }
         let Segment { address: base, page, .. } =
             self.segments[self.blocks[first as usize].segment as usize];
-        let runs = unmapped_in(&pieces, address, size, Paging { base, page }).collect();
-        Some(Hole { address, runs, more: 0, page })
+        let runs: Vec<_> = unmapped_in(&pieces, address, size, Paging { base, page }).collect();
+        let more = more_after(&runs, &pieces);
+        Some(Hole { address, runs, more, page })
     }
 
     /// The free block that holds `address`.
@@ -247,6 +246,13 @@ fn best_in(pieces: &[Piece], want: &HoleWant, paging: Paging) -> Option<(u64, u6
     });
     let places = edges.chain([first, last]).filter(|at| (first..=last).contains(at));
     places.map(|at| (cost(at), at)).min()
+}
+
+/// Unmapped bytes that follow the last run.
+fn more_after(runs: &[(u64, u64)], pieces: &[Piece]) -> u64 {
+    let end = runs.last().map_or(0, |run| run.0 + run.1);
+    let last = pieces.iter().find(|p| !p.mapped && p.start < end && end <= p.end);
+    last.map_or(0, |p| p.end - end)
 }
 
 /// The runs of unmapped pages under `size` bytes at `address`.

@@ -18,7 +18,7 @@ const WAITS_PER_STEP: u32 = 2;
 const WAITS_MAX: u32 = 64;
 /// Steps without a move after which a program is taken to move no more pages.
 const QUIET_STEPS: u64 = 3;
-/// Where the program marks no steps, so many requests that found no room count as one.
+/// Where steps are neither marked nor found, so many requests that found no room count as one.
 const STEP_REQUESTS: u64 = 4096;
 
 /// The calls of one move.

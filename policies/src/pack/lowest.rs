@@ -1,5 +1,6 @@
 //! The lowest packing that an effort can find. Knows capacities to try, not how they are tried.
 
+use super::first_fit::Work;
 use super::restarts::Budget;
 use super::sections::Instance;
 use super::{Buffer, Effort, PackError, Packing};
@@ -17,7 +18,7 @@ const SHARES: u64 = 8;
 /// [`PackError::Backwards`] and [`PackError::TooLarge`]. An effort that ends is none.
 pub fn pack_lowest(buffers: &[Buffer], effort: Effort<'_>) -> Result<Packing, PackError> {
     let instance = Instance::new(buffers)?;
-    let mut best = instance.fast(0);
+    let mut best = instance.fast(0, Work::FULL);
     let mut height = instance.height(&best);
     let share = effort.nodes / SHARES;
     let mut budget = Budget::new(effort);

@@ -69,26 +69,34 @@ impl Families {
         found.or_else(|| self.elsewhere(course, recent, size))
     }
 
-    /// The other families that the course may go over to: never from a plan to none.
+    /// The other families that the course may go over to.
     fn others(&self, course: &Course) -> impl Iterator<Item = (usize, &Family)> {
         let (kind, current) = (course.kind, course.family);
-        let is_planned = current.is_some_and(|current| self.list[current].is_planned);
-        self.list.iter().enumerate().filter(move |(at, family)| {
-            family.kind == kind && Some(*at) != current && (family.is_planned || !is_planned)
-        })
+        let of_kind =
+            move |(at, family): &(usize, &Family)| family.kind == kind && Some(*at) != current;
+        self.list.iter().enumerate().filter(of_kind)
     }
 
-    /// A family that was the same so far and goes on with `size`: the last used.
+    fn is_planned(&self, course: &Course) -> bool {
+        course.family.is_some_and(|at| self.list[at].is_planned)
+    }
+
+    /// A family that was the same so far and goes on with `size`: the last used, and never from a plan to
+    /// none.
     fn fork(&self, course: &mut Course, recent: &[Seen], size: u64) -> Option<usize> {
         let position = course.follower.cursor;
         let fits = |family: &Family| Trail { family, recent, size }.is_straight(position);
-        let others = self.others(course).filter(|(_, family)| fits(family));
+        let is_planned = self.is_planned(course);
+        let fits =
+            |(_, family): &(usize, &Family)| (family.is_planned || !is_planned) && fits(family);
+        let others = self.others(course).filter(fits);
         let (at, _) = others.max_by_key(|(_, family)| (family.is_planned, family.used))?;
         course.go_over(at, position);
         Some(position)
     }
 
-    /// A family in which the last sizes occur, if the step has been astray for as many.
+    /// A family in which the last sizes occur, if the step has been astray for as many. From a plan also to
+    /// one without that may get its first.
     fn elsewhere(&self, course: &mut Course, recent: &[Seen], size: u64) -> Option<usize> {
         if course.follower.strays < RUN || !course.follower.strays.is_multiple_of(RUN) {
             return None;
@@ -98,7 +106,11 @@ impl Families {
             let position = Trail { family, recent, size }.far(from)?;
             Some((family.is_planned, family.used, at, position))
         };
-        let (_, _, at, position) = self.others(course).filter_map(find).max()?;
+        let is_planned = self.is_planned(course);
+        let may_go = |(_, family): &(usize, &Family)| {
+            family.is_planned || !is_planned || family.is_known_after().is_some()
+        };
+        let (_, _, at, position) = self.others(course).filter(may_go).filter_map(find).max()?;
         course.go_over(at, position);
         Some(position)
     }
@@ -122,7 +134,14 @@ impl Families {
             self.waiting.retain(|waiting| job.is_none() || waiting.family() != id);
             self.waiting.extend(job);
         }
+        record.is_of = Some(self.list[family].sequence());
         self.list.iter_mut().for_each(Family::settle);
+    }
+
+    /// The step that follows `family` is its second occurrence, as it seems: that one is to be packed.
+    pub(super) fn is_known(&mut self, family: usize, record: &Record) {
+        let job = self.list[family].first_job(record);
+        self.waiting.push(job);
     }
 
     /// The family that `record` is an occurrence of, and how many requests they share. Leaves the
@@ -150,13 +169,16 @@ impl Families {
         })
     }
 
-    /// Makes room for a new family and adds it.
-    fn add(&mut self, kind: u64, record: &Record) -> usize {
+    /// Makes room for a new family and adds it. The positions in the record become its own.
+    fn add(&mut self, kind: u64, record: &mut Record) -> usize {
         let requests = |list: &[Family]| list.iter().map(|it| it.entries.len()).sum::<usize>();
         while self.list.len() >= FAMILIES_MAX
             || requests(&self.list) + record.seen.len() > REQUESTS_MAX
         {
             self.evict();
+        }
+        for (at, seen) in record.seen.iter_mut().enumerate() {
+            seen.position = at as u32;
         }
         self.ids += 1;
         self.list.push(Family::new(self.ids, kind, &record.seen));

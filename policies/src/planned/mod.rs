@@ -1,9 +1,15 @@
 //! Serves steps that repeat from a plan: records the requests of a step, packs offsets for them apart
 //! from the program, and says where each request of a later step goes. Knows no driver, heap or lock.
 //!
+//! A step that was seen once is packed when one begins in the same way, and again with its lifetimes if
+//! the first plan did badly.
+//!
+//! What lives into the next step, as gradients do, has a place as if steps went in a circle: for it to be
+//! free the next step must be of the same family, and the plan is made when that was seen once.
+//!
 //! A hint is safe to follow only where the place is free: the planner supposes that lifetimes are as
 //! they were, and does not look. What is not in the plan gets no offset and is served by the ordinary
-//! policy: what outlives its step, and what deviates. Steps that nobody marks are found by their
+//! policy: what outlives the next step, and what deviates. Steps that nobody marks are found by their
 //! repeats, until the first mark.
 
 mod blocks;
@@ -40,6 +46,9 @@ pub struct Planner {
     course: Option<Course>,
     families: Families,
     outcome: Outcome,
+    /// With so many requests found in its family the step is known to be an occurrence of it, which
+    /// matters if there is no plan yet.
+    known_after: usize,
     counts: PlanCounts,
     /// Looks for steps until the first is marked.
     finder: Option<Box<Finder>>,
@@ -53,6 +62,10 @@ pub struct Ticket {
     /// Bytes from the begin of the plan's space; a multiple of 512 if all sizes are. `None`: not in
     /// the plan.
     pub offset: Option<u64>,
+    /// Whether such a request outlived the next step when the plan was made, and so has no offset.
+    pub outlives: bool,
+    /// Whether a step begins with it that nobody marked.
+    pub begins: bool,
 }
 
 /// What a planner has done so far.
@@ -88,6 +101,7 @@ impl Planner {
             course: None,
             families: Families::default(),
             outcome: Outcome::default(),
+            known_after: usize::MAX,
             counts: PlanCounts::default(),
             finder: Some(Box::default()),
         }
@@ -107,6 +121,23 @@ impl Planner {
         self.record.begin(self.now);
         self.outcome = Outcome::default();
         self.course = Some(self.families.begin(kind));
+        self.set_known_after();
+    }
+
+    /// The step follows another family from now on.
+    fn set_known_after(&mut self) {
+        let family = self.course.and_then(|course| course.family);
+        let more = family.and_then(|at| self.families.list[at].is_known_after());
+        self.known_after = more.map_or(usize::MAX, |more| self.outcome.matched + more);
+    }
+
+    /// The step has followed its family for long enough.
+    #[cold]
+    fn is_known(&mut self) {
+        self.known_after = usize::MAX;
+        if let Some(family) = self.course.and_then(|course| course.family) {
+            self.families.is_known(family, &self.record);
+        }
     }
 
     fn end(&mut self) {
@@ -121,20 +152,23 @@ impl Planner {
     /// A request of `size` bytes, over 0.
     #[inline]
     pub fn request(&mut self, size: u64) -> Ticket {
-        self.find_step(size);
+        let begins = self.find_step(size);
         let number = self.now;
         self.now += 1;
-        let offset = self.follow(size).filter(|offset| *offset != NO_OFFSET);
+        let entry = self.follow(size);
+        let offset = entry.filter(|offset| *offset != NO_OFFSET);
+        let outlives = entry.is_some() && offset.is_none();
         self.outcome.hinted += usize::from(offset.is_some());
-        Ticket { number, offset }
+        Ticket { number, offset, outlives, begins }
     }
 
-    /// Begins a step, or gives one up, if the finder says so of this request.
+    /// Begins a step, or gives one up, if the finder says so of this request; whether it began one.
     #[inline]
-    fn find_step(&mut self, size: u64) {
+    fn find_step(&mut self, size: u64) -> bool {
         let is_followed = self.is_followed();
-        let Some(finder) = &mut self.finder else { return };
-        match finder.request(size, is_followed) {
+        let Some(finder) = &mut self.finder else { return false };
+        let turn = finder.request(size, is_followed);
+        match turn {
             Turn::None => {}
             Turn::Begins => {
                 self.end();
@@ -142,6 +176,7 @@ impl Planner {
             }
             Turn::Lost => self.course = None,
         }
+        turn == Turn::Begins
     }
 
     /// Whether a step goes on that is one of a family so far, or is the first of one.
@@ -164,7 +199,11 @@ impl Planner {
             self.record.push(Seen::new(size, follower.cursor as u32));
             follower.cursor += 1;
             self.outcome.matched += 1;
-            return Some(entry.offset);
+            let offset = entry.offset;
+            if self.outcome.matched >= self.known_after {
+                self.is_known();
+            }
+            return Some(offset);
         }
         self.deviate(size)
     }
@@ -172,12 +211,13 @@ impl Planner {
     #[cold]
     fn deviate(&mut self, size: u64) -> Option<u64> {
         let course = self.course.as_mut()?;
-        let before = course.follower;
+        let (before, family_before) = (course.follower, course.family);
         let found = self.families.find(course, &self.record.seen, size);
         let position = found.map_or(NOWHERE, |position| position as u32);
         self.record.push(Seen::new(size, position));
         self.outcome.matched += usize::from(found.is_some());
-        let family = &self.families.list[course.family?];
+        let followed = course.family;
+        let family = &self.families.list[followed?];
         let has_left = course.follower.has_left(before, family);
         if let Some(finder) = &mut self.finder
             && has_left
@@ -185,7 +225,11 @@ impl Planner {
         {
             finder.step_is_over();
         }
-        found.map(|position| family.entries[position].offset)
+        let offset = found.map(|position| family.entries[position].offset);
+        if followed != family_before {
+            self.set_known_after();
+        }
+        offset
     }
 
     /// The request of `ticket` is served by `block`; `in_plan` tells whether at the ticket's offset.
@@ -223,7 +267,8 @@ impl Planner {
 
     /// Takes a plan, unless it comes too late.
     pub fn adopt(&mut self, done: PlanDone) {
-        let followed = self.course.and_then(|course| course.family);
+        let has_begun = self.outcome.matched > 0 || !self.record.seen.is_empty();
+        let followed = self.course.filter(|_| has_begun).and_then(|course| course.family);
         self.counts.plans += u64::from(self.families.adopt(done, followed));
     }
 

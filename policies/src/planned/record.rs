@@ -17,7 +17,8 @@ pub(super) struct Seen {
     pub(super) size: u64,
     /// Where the followed family has it, or [`NOWHERE`].
     pub(super) position: u32,
-    /// Requests of the step made when it was freed, or [`KEPT`].
+    /// Requests of the step made when it was freed, or [`KEPT`]. Those of the next step count on, where
+    /// that is of the same sequence.
     pub(super) until: u32,
 }
 
@@ -27,18 +28,46 @@ impl Seen {
     }
 }
 
-/// The step that is going on. Request numbers count from the planner's first.
+/// The step that is going on, and the one before. Request numbers count from the planner's first.
 #[derive(Debug, Default)]
 pub(super) struct Record {
     /// The requests so far.
     pub(super) seen: Vec<Seen>,
     first: u64,
     is_spilt: bool,
+    /// What the step was found to be, once it is over.
+    pub(super) is_of: Option<Sequence>,
+    before: Before,
+}
+
+/// Which sequence the positions of a step are of: a family, and how often its sequence has changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Sequence {
+    pub(super) family: u64,
+    pub(super) version: u32,
+}
+
+/// The step that ended where the present one began; empty without one.
+#[derive(Debug, Default)]
+struct Before {
+    seen: Vec<Seen>,
+    first: u64,
+    is_of: Option<Sequence>,
+    /// Requests of the present step made when each was freed, or [`KEPT`].
+    carried: Vec<u32>,
 }
 
 impl Record {
     /// Starts anew with request `first`.
     pub(super) fn begin(&mut self, first: u64) {
+        let before = &mut self.before;
+        std::mem::swap(&mut self.seen, &mut before.seen);
+        if self.is_spilt || first != self.first + before.seen.len() as u64 {
+            before.seen.clear();
+        }
+        (before.first, before.is_of) = (self.first, self.is_of.take());
+        before.carried.clear();
+        before.carried.resize(before.seen.len(), KEPT);
         self.seen.clear();
         self.first = first;
         self.is_spilt = false;
@@ -55,13 +84,25 @@ impl Record {
         }
     }
 
-    /// Request `number` was freed. Those of other steps are ignored.
+    /// Request `number` was freed. Those of other steps than the last two are ignored.
     #[inline]
     pub(super) fn freed(&mut self, number: u64) {
         let now = self.seen.len() as u32;
-        let index = usize::try_from(number.wrapping_sub(self.first)).unwrap_or(usize::MAX);
-        if let Some(seen) = self.seen.get_mut(index) {
+        let index = |first: u64| usize::try_from(number.wrapping_sub(first)).unwrap_or(usize::MAX);
+        if let Some(seen) = self.seen.get_mut(index(self.first)) {
             seen.until = now;
+        } else if let Some(carried) = self.before.carried.get_mut(index(self.before.first)) {
+            *carried = now;
         }
+    }
+
+    /// Of the requests of the step before, if that was one of this sequence, those that were freed in the
+    /// present one: their positions, and how many requests this one had made then.
+    pub(super) fn carried(&self, sequence: Sequence) -> impl Iterator<Item = (u32, u32)> {
+        let before = &self.before;
+        let is_it = before.is_of == Some(sequence);
+        let all = before.seen.iter().zip(&before.carried).filter(move |_| is_it);
+        let carried = all.map(|(seen, carried)| (seen.position, *carried));
+        carried.filter(|(position, carried)| *position != NOWHERE && *carried != KEPT)
     }
 }

@@ -34,8 +34,13 @@ impl Times {
         until.map_or(KEPT, |until| until.max(seen.position + 1))
     }
 
+    /// A time of the step in the family's.
+    pub(super) fn to_family(&self, time: u32) -> u32 {
+        self.to_family.get(time as usize).copied().unwrap_or(KEPT)
+    }
+
     /// A time of the family, or [`KEPT`], in the step's time.
-    fn in_step(&self, until: u32) -> u32 {
+    pub(super) fn in_step(&self, until: u32) -> u32 {
         self.to_step.get(until as usize).copied().unwrap_or(KEPT)
     }
 }

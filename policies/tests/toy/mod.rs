@@ -30,6 +30,8 @@ pub struct Toy {
     /// Begin to end and id of each block in the plan's space.
     planned: BTreeMap<u64, (u64, BlockId)>,
     offsets: BTreeMap<BlockId, u64>,
+    /// Steps that tickets said to begin.
+    pub begun: u64,
     free_ids: Vec<u32>,
     ids: u32,
 }
@@ -41,6 +43,7 @@ impl Toy {
             self.planner.adopt(job.pack());
         }
         let ticket = self.planner.request(size);
+        self.begun += u64::from(ticket.begins);
         let offset = ticket.offset.filter(|offset| self.is_free(*offset, size));
         let id = BlockId(self.free_ids.pop().unwrap_or(self.ids));
         self.ids = self.ids.max(id.0 + 1);
@@ -75,22 +78,27 @@ impl Toy {
 
     /// Runs a step without a mark; where each request lay, and the blocks that it kept.
     pub fn run(&mut self, acts: &[Act]) -> (Vec<Option<u64>>, Vec<BlockId>) {
-        let (mut offsets, mut blocks) = (Vec::new(), Vec::new());
+        let mut run = Run::default();
+        self.go_on(&mut run, acts);
+        (run.offsets, run.blocks.into_iter().flatten().collect())
+    }
+
+    /// More of a step.
+    pub fn go_on(&mut self, run: &mut Run, acts: &[Act]) {
         for act in acts {
             match *act {
                 Act::Ask(size) => {
                     let (id, offset) = self.ask(size);
-                    offsets.push(offset);
-                    blocks.push(Some(id));
+                    run.offsets.push(offset);
+                    run.blocks.push(Some(id));
                 }
                 Act::Free(at) => {
-                    if let Some(id) = blocks.get_mut(at).and_then(Option::take) {
+                    if let Some(id) = run.blocks.get_mut(at).and_then(Option::take) {
                         self.free(id);
                     }
                 }
             }
         }
-        (offsets, blocks.into_iter().flatten().collect())
     }
 
     /// Runs a marked step that keeps nothing: what it did not free is freed behind it.
@@ -105,6 +113,13 @@ impl Toy {
         kept.into_iter().for_each(|id| self.free(id));
         offsets
     }
+}
+
+/// A step so far, by its requests: where each lay, and the block if it lives.
+#[derive(Default)]
+pub struct Run {
+    pub offsets: Vec<Option<u64>>,
+    pub blocks: Vec<Option<BlockId>>,
 }
 
 /// Requests of a step.
