@@ -1,7 +1,7 @@
 //! The hub under a plan: a request goes where the plan of its step says, if nothing is in the way there;
-//! else where the policy says, and before that would ask for pages, high up in the plan's space: pages that
-//! move there and back with each step that does not follow the plan cost more than a place of it. What the plan is, the planner knows; here it is asked, told what came of
-//! its answer, and given room.
+//! else where the policy says; and if that would ask for pages, first high up in the plan's space, since
+//! pages that move there and back with each step that strays from the plan cost more than a place of it.
+//! What the plan is, the planner knows; here it is asked, told what came of its answer, and given room.
 use crate::allocation::Allocation;
 use crate::cache::{Ask, Request};
 use crate::device::{Device, bump};

@@ -164,8 +164,8 @@ impl PoolCore {
     }
 
     /// Moves up to `count` idle pages that nothing can be using into the bank, those first that have
-    /// been idle longest, and for a plan its own last. None if there are fewer than `least`. Pages of an earlier size go back to the
-    /// driver instead; their bytes.
+    /// been idle longest, and for a plan its own last. None if there are fewer than `least`. Pages of an
+    /// earlier size go back to the driver instead; their bytes.
     pub(crate) fn steal(
         self: &Arc<Self>,
         keep: &Keep,
