@@ -66,8 +66,8 @@ pub struct Setup {
     pub policy: String,
     /// One of [`Engine::backings`].
     pub backing: String,
-    /// How far above the peak in use reserved memory may run before idle memory is given back, as a
-    /// fraction, finite and not negative; none to hold what was reserved until the device refuses.
+    /// How far above the peak in use reserved memory may run before idle memory is moved or given back, as
+    /// a fraction, finite and not negative; none for what is usual with the backing.
     pub slack: Option<f64>,
     /// Whether the allocator is told of the trace's marks.
     pub marks: bool,
