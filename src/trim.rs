@@ -3,6 +3,7 @@ use crate::cache::take_in_returned;
 use crate::counters::{ACTIVE, ACTIVE_BLOCKS, ALLOCATED, GAUGES, Gauges};
 use crate::driver::{Call, DriverError, StreamId};
 use crate::error::AllocError;
+use crate::heap::SegmentView;
 use crate::lane::{Detached, Lane, flush};
 use crate::pool::PoolCore;
 use aquifer_policies::BlockId;
@@ -115,12 +116,13 @@ impl PoolCore {
                 let ours = |p: &PoolCore| std::ptr::eq(p, &*idle.pool);
                 let Some(mut both) = idle.lane.both_if(ours) else { continue };
                 let books = both.parts().1;
-                // Another thread may have used it since.
-                let same = |(i, s): &(BlockId, crate::heap::SegmentView)| {
-                    *i == idle.block && s.address == idle.segment.address
+                // Another thread may have used it since, or another segment may have come to lie there.
+                let Detached { address, size, band } = idle.segment;
+                let same = |(block, s): (BlockId, SegmentView)| {
+                    (block, s.address, s.size, s.band) == (idle.block, address, size, band)
                 };
-                let still = books.heap.idle_segments().any(|x| same(&x));
-                if still { books.detach(idle.block, idle.segment.band) } else { None }
+                let still = books.heap.idle_segments().any(same);
+                if still { books.detach(idle.block, band) } else { None }
             };
             let Some(segment) = detached else { continue };
             match idle.pool.release_segment(idle.lane, segment) {
