@@ -61,6 +61,22 @@ impl PoolCore {
         }
     }
 
+    /// Merges what waits in the front caches of all pools: it hides idle memory.
+    pub(crate) fn flush_fronts(self: &Arc<Self>) {
+        for pool in self.among(Among::AllPools) {
+            for lane in pool.lanes() {
+                take_in_returned(lane);
+                let ours = |p: &PoolCore| std::ptr::eq(p, &*pool);
+                let Some(mut both) = lane.both_if(ours) else { continue };
+                let (front, books) = both.parts();
+                let mut gone = Vec::new();
+                flush(front, books, &mut gone);
+                drop(both);
+                pool.give_up(lane, gone);
+            }
+        }
+    }
+
     /// Every idle segment, after front caches are flushed: larger ones first, then by address.
     fn idle(self: &Arc<Self>, among: Among) -> Vec<Idle> {
         let mut all = Vec::new();
