@@ -319,6 +319,12 @@ impl Device {
 
     /// Bytes that may still be had before the cap refuses; [`u64::MAX`] without a cap.
     pub(crate) fn cap_room(&self) -> Result<u64, DriverError> {
+        self.cap_room_after(0)
+    }
+
+    /// The same if `released` bytes went back to the driver first. More may be held than a cap allows, if
+    /// others came to hold it or the cap came later: then what is released makes less room than it has bytes.
+    pub(crate) fn cap_room_after(&self, released: u64) -> Result<u64, DriverError> {
         let Some(cap) = *self.cap.lock() else { return Ok(u64::MAX) };
         let info = self.driver.memory_info()?;
         let reserved = self.reserved.lock();
@@ -327,6 +333,7 @@ impl Device {
             CapScope::Process => info.held_by_process.unwrap_or(reserved.bytes),
         };
         let limit = cap.limit_bytes(info.total);
+        let held = held.saturating_sub(released);
         Ok(limit.saturating_sub(held).saturating_sub(reserved.in_flight))
     }
 

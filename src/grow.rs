@@ -166,7 +166,8 @@ impl PoolCore {
         let forced = device.forced.load(Ordering::Relaxed);
         let allowance = (forced as f64 / FORCED_PER_ALLOWANCE).min(ALLOWANCE_MAX);
         let limit = (peak as f64 * (1.0 + slack + allowance)) as u64;
-        let limit = limit.next_multiple_of(device.granularity);
+        // Whatever the slack, the sum with a granularity is a number.
+        let limit = limit.min(SIZE_MAX).next_multiple_of(device.granularity);
         let room = || limit.saturating_sub(device.reserved.lock().bytes);
         if wanted.min(room()).max(least) > room() {
             let released = self.make_room(u64::MAX);

@@ -8,6 +8,7 @@ use crate::tags::TagStats;
 use aquifer_policies::GRAIN;
 use std::fmt;
 use std::sync::Arc;
+use std::sync::atomic::Ordering;
 
 /// A step of the out-of-memory chain.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
@@ -134,6 +135,8 @@ struct Free {
     count: usize,
     bytes: u64,
     releasable: u64,
+    /// Bytes of a page, over pages.
+    page: Option<u64>,
 }
 
 impl PoolCore {
@@ -144,14 +147,10 @@ impl PoolCore {
         let now = device.now();
         let free = self.count_free(request);
         let reserved = device.reserved.lock().bytes;
-        let room = device.cap_room().unwrap_or(0);
         let device_free = info.map(|i| i.free);
-        // Idle pages go where they are needed without a trim.
-        let moved = if device.pages.is_some() { free.releasable } else { 0 };
-        let growable = |extra: u64| {
-            let bytes = device_free.unwrap_or(0).saturating_add(extra);
-            bytes.min(room.saturating_add(extra)) / device.granularity * device.granularity
-        };
+        let free_bytes = device_free.unwrap_or(0);
+        let growable = self.growable(free_bytes, 0, &free);
+        let growable_after_trim = self.growable(free_bytes, free.releasable, &free);
         let mut top_tags = device.tags.stats();
         top_tags.retain(|tag| tag.allocated_bytes > 0);
         top_tags.truncate(8);
@@ -171,8 +170,8 @@ impl PoolCore {
             largest_free_block: free.largest,
             free_blocks: free.count,
             free_block_bytes: free.bytes,
-            fits_now: free.largest_own.max(growable(moved)),
-            fits_after_trim: free.largest_own.max(growable(free.releasable)),
+            fits_now: free.largest_own.max(growable),
+            fits_after_trim: free.largest_own.max(growable_after_trim),
             top_tags,
             stages,
         }
@@ -182,6 +181,7 @@ impl PoolCore {
         let mut free = Free::default();
         for (lane, mut both) in self.device.boths() {
             let (front, _) = both.parts();
+            let keeps_pages = front.pool().keeps_pages.load(Ordering::Relaxed);
             let cached: Vec<u64> = front.cached.blocks().map(|id| front.held(id).size).collect();
             // Other threads go on hitting the front while the heap is walked.
             let books = both.into_heap();
@@ -196,16 +196,45 @@ impl PoolCore {
                 }
             }
             free.releasable += books.heap.idle_bytes();
-            free.releasable += books.heap.idle_runs().map(|run| run.bytes).sum::<u64>();
+            if !keeps_pages {
+                free.releasable += books.heap.idle_runs().map(|run| run.bytes).sum::<u64>();
+            }
         }
         if let Some(pages) = &self.device.pages {
-            free.releasable += pages.lock().bank_bytes();
+            let pages = pages.lock();
+            free.releasable += pages.bank_bytes();
+            free.page = Some(pages.bytes);
         }
         free
     }
 
-    /// How a request would be served; nothing changes.
+    /// Bytes that a request could have of memory that is in no block, where the driver has `device_free`
+    /// bytes and gets `released` bytes back first. Idle pages go where they are needed without that, and
+    /// whatever the cap.
+    fn growable(&self, device_free: u64, released: u64, free: &Free) -> u64 {
+        let cap_room = |released| self.device.cap_room_after(released).unwrap_or(0);
+        match free.page {
+            Some(page) => {
+                (device_free.min(cap_room(0)) / page * page).saturating_add(free.releasable)
+            }
+            None => {
+                let bytes = device_free.saturating_add(released).min(cap_room(released));
+                bytes / self.device.granularity * self.device.granularity
+            }
+        }
+    }
+
+    /// How a request would be served; nothing changes, but that blocks may be merged.
     pub(crate) fn would_fit(self: &Arc<Self>, request: &Request) -> Fit {
+        let fit = self.fit(request);
+        if fit <= Fit::Growing {
+            return fit;
+        }
+        self.flush_fronts();
+        self.fit(request)
+    }
+
+    fn fit(self: &Arc<Self>, request: &Request) -> Fit {
         let size = request.band.size;
         let free = self.count_free(request);
         let fits_own = {
@@ -219,10 +248,11 @@ impl PoolCore {
         }
         let device_free = self.device.driver.memory_info().map_or(0, |i| i.free);
         let room = device_free.min(self.device.cap_room().unwrap_or(0));
-        let least = size.next_multiple_of(self.device.granularity);
+        let unit = free.page.unwrap_or(self.device.granularity);
+        let least = size.next_multiple_of(unit);
         if least <= room {
             Fit::Growing
-        } else if least <= room.saturating_add(free.releasable) {
+        } else if least <= self.growable(device_free, free.releasable, &free) {
             Fit::Releasing
         } else if self.device.pending.lock().len() > 0 {
             Fit::Waiting

@@ -16,6 +16,7 @@ use crate::pages::Pages;
 use crate::planned::plan_request;
 use crate::pool::PoolCore;
 use crate::steal::Keep;
+use aquifer_policies::SIZE_MAX;
 use std::sync::Arc;
 
 /// Slack over pages unless told otherwise: a twentieth of the peak in use.
@@ -378,7 +379,8 @@ impl PoolCore {
         let slack = device.settings.slack.unwrap_or(SLACK);
         let rise = pages.budget.rise(device.settings.step_budget_ns);
         let limit = (peak as f64 * (1.0 + slack + rise)) as u64;
-        let limit = limit.next_multiple_of(pages.bytes);
+        // Whatever the slack, the sum with a page is a number.
+        let limit = limit.min(SIZE_MAX).next_multiple_of(pages.bytes);
         (limit.saturating_sub(pages.total_bytes()) / pages.bytes) as usize
     }
 

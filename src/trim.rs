@@ -3,6 +3,7 @@ use crate::cache::take_in_returned;
 use crate::counters::{ACTIVE, ACTIVE_BLOCKS, ALLOCATED, GAUGES, Gauges};
 use crate::driver::{Call, DriverError, StreamId};
 use crate::error::AllocError;
+use crate::heap::SegmentView;
 use crate::lane::{Detached, Lane, flush};
 use crate::pool::PoolCore;
 use aquifer_policies::BlockId;
@@ -56,6 +57,22 @@ impl PoolCore {
             Among::ThisPool => vec![self.clone()],
             Among::AllPools => {
                 self.device.pools.lock().iter().filter_map(std::sync::Weak::upgrade).collect()
+            }
+        }
+    }
+
+    /// Merges what waits in the front caches of all pools: it hides idle memory.
+    pub(crate) fn flush_fronts(self: &Arc<Self>) {
+        for pool in self.among(Among::AllPools) {
+            for lane in pool.lanes() {
+                take_in_returned(lane);
+                let ours = |p: &PoolCore| std::ptr::eq(p, &*pool);
+                let Some(mut both) = lane.both_if(ours) else { continue };
+                let (front, books) = both.parts();
+                let mut gone = Vec::new();
+                flush(front, books, &mut gone);
+                drop(both);
+                pool.give_up(lane, gone);
             }
         }
     }
@@ -115,12 +132,13 @@ impl PoolCore {
                 let ours = |p: &PoolCore| std::ptr::eq(p, &*idle.pool);
                 let Some(mut both) = idle.lane.both_if(ours) else { continue };
                 let books = both.parts().1;
-                // Another thread may have used it since.
-                let same = |(i, s): &(BlockId, crate::heap::SegmentView)| {
-                    *i == idle.block && s.address == idle.segment.address
+                // Another thread may have used it since, or another segment may have come to lie there.
+                let Detached { address, size, band } = idle.segment;
+                let same = |(block, s): (BlockId, SegmentView)| {
+                    (block, s.address, s.size, s.band) == (idle.block, address, size, band)
                 };
-                let still = books.heap.idle_segments().any(|x| same(&x));
-                if still { books.detach(idle.block, idle.segment.band) } else { None }
+                let still = books.heap.idle_segments().any(same);
+                if still { books.detach(idle.block, band) } else { None }
             };
             let Some(segment) = detached else { continue };
             match idle.pool.release_segment(idle.lane, segment) {

@@ -3,7 +3,7 @@
 use aquifer::driver::sim::{Device, Sim, Work};
 use aquifer::driver::{Call, Capture, Driver, StreamId};
 use aquifer::policies::NAMES;
-use aquifer::{AllocError, Allocation, Allocator};
+use aquifer::{AllocError, Allocation, Allocator, Backing};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -207,6 +207,27 @@ fn other_threads_free_under_contention_and_nothing_is_lost() {
     allocator.audit().unwrap();
     drop(allocator);
     assert_eq!(device.used_bytes(), 0);
+}
+
+/// 5 MiB with a slack of 4e12 may come to more bytes than a number holds.
+#[test]
+fn no_slack_is_too_great() {
+    for (backing, slack) in [Backing::Paged, Backing::Segments]
+        .into_iter()
+        .flat_map(|b| [4e12, f64::MAX].map(|s| (b, s)))
+    {
+        let device = device(64 * MIB);
+        let builder = Allocator::builder(device.clone()).backing(backing).slack(slack);
+        let allocator = builder.build().unwrap();
+        drop(allocator.allocate(5 * MIB, STREAM).unwrap());
+        let reserved = allocator.memory_reserved();
+        drop(allocator.allocate(20 * MIB, device.create_stream()).unwrap());
+        let stats = allocator.memory_stats();
+        let given_up = (stats.num_device_free, stats.num_pages_moved, stats.num_segments_moved);
+        assert_eq!(given_up, (0, 0, 0), "{backing:?}, {slack}");
+        assert!(stats.reserved_bytes.current >= reserved + 20 * MIB, "{backing:?}, {slack}");
+        allocator.audit().unwrap();
+    }
 }
 
 /// A program may destroy a stream that still works, and the driver may give its handle to a new one.

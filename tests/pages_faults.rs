@@ -205,3 +205,27 @@ fn the_end_comes_through_one_failure() {
         assert_eq!(device.violations(), []);
     }
 }
+
+/// Where no event can mark a stream that is gone, the device is waited for; an older event of that stream
+/// that nothing can be learned of does not make it be waited for again and again.
+#[test]
+fn an_event_that_cannot_be_asked_about_makes_no_endless_wait() {
+    let (device, allocator) = paged(64 * MIB);
+    let old = device.create_stream();
+    drop(allocator.allocate(20 * MIB, old).unwrap());
+    device.launch(old, Work::unit()).unwrap();
+    device.fail_all(Call::QueryEvent);
+    device.fail_call(Call::WaitEvent, 1, failed(Call::WaitEvent));
+    let answer = allocator.allocate(60 * MIB, A);
+    assert!(matches!(answer, Err(AllocError::Driver(_))), "an event is left behind");
+    // The first of these frees is marked, the second is not.
+    (0..2).for_each(|_| drop(allocator.allocate(20 * MIB, old).unwrap()));
+    device.destroy_stream(old).unwrap();
+    // Else the test would not end.
+    device.fail_call(Call::Synchronize, 10, failed(Call::Synchronize));
+    let answer = allocator.allocate(100 * MIB, A);
+    assert!(matches!(answer, Err(AllocError::OutOfMemory(_))), "{answer:?}");
+    assert_sound(&device, &allocator);
+    drop(allocator.allocate(60 * MIB, A).expect("idle pages are known to be done with"));
+    assert_recovers(&device, allocator, Vec::new());
+}

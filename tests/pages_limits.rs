@@ -1,7 +1,7 @@
 //! How much paged backing holds, of memory and of addresses, and where it is used at all.
 use aquifer::driver::sim::{Device, Sim, Span, Work};
 use aquifer::driver::{Call, HandleId, StreamId};
-use aquifer::{AllocError, Allocation, Allocator, Backing, BuildError, Builder, Cap};
+use aquifer::{AllocError, Allocation, Allocator, Backing, BuildError, Builder, Cap, Fit};
 use std::sync::Arc;
 
 const MIB: u64 = 1 << 20;
@@ -221,5 +221,72 @@ fn a_cap_moves_pages_rather_than_fail() {
         assert!(matches!(allocator.allocate(101 * MIB, A), Err(AllocError::OutOfMemory(_))));
         device.run_all();
         assert_eq!(device.violations(), []);
+    }
+}
+
+#[test]
+fn pages_that_are_kept_are_said_to_be_nobody_elses() {
+    let device = device(64 * MIB);
+    let allocator = paged(&device, |b| b);
+    let pool = allocator.pool("graph");
+    pool.keep_pages(true);
+    drop(pool.allocate(40 * MIB, A).unwrap());
+    assert_eq!(allocator.would_fit(30 * MIB, A), Fit::No);
+    let Err(AllocError::OutOfMemory(report)) = allocator.allocate(30 * MIB, A) else {
+        panic!("40 of 64 MiB are kept")
+    };
+    assert_eq!(
+        (report.releasable, report.fits_now, report.fits_after_trim),
+        (0, 24 * MIB, 24 * MIB)
+    );
+    assert_eq!(allocator.empty_cache().unwrap().released_bytes, 0);
+    pool.keep_pages(false);
+    assert_eq!(allocator.would_fit(30 * MIB, A), Fit::Releasing);
+    drop(allocator.allocate(30 * MIB, A).unwrap());
+}
+
+#[test]
+fn what_waits_in_a_front_cache_fits_elsewhere() {
+    for backing in [Backing::Paged, Backing::Segments] {
+        let device = device(64 * MIB);
+        let allocator = Allocator::builder(device.clone()).backing(backing).build().unwrap();
+        drop(allocator.allocate(40 * MIB, A).unwrap());
+        let other = device.create_stream();
+        assert_eq!(allocator.would_fit(50 * MIB, other), Fit::Releasing, "{backing:?}");
+        drop(allocator.allocate(50 * MIB, other).unwrap());
+    }
+}
+
+/// Half a page is of no use.
+#[test]
+fn what_fits_is_counted_in_pages() {
+    let sim = Sim::builder().capacity(40 * MIB).page_bytes(16 * MIB).build().unwrap();
+    let device = sim.device(0).unwrap();
+    let allocator = paged(&device, |b| b);
+    let all = allocator.allocate(32 * MIB, A).unwrap();
+    assert_eq!(allocator.would_fit(MIB, A), Fit::No);
+    let Err(AllocError::OutOfMemory(report)) = allocator.allocate(MIB, A) else {
+        panic!("8 MiB are no page")
+    };
+    assert_eq!((report.fits_now, report.fits_after_trim), (0, 0));
+    drop(all);
+    assert_eq!(allocator.would_fit(MIB, A), Fit::Cached);
+}
+
+/// A cap that came later than the memory: pages under it move as they are, but segments go back first, and
+/// what is over the cap is not had again.
+#[test]
+fn what_is_over_a_cap_does_not_fit_again() {
+    for (backing, fits) in [(Backing::Paged, true), (Backing::Segments, false)] {
+        let device = device(64 * MIB);
+        let builder = Allocator::builder(device.clone()).backing(backing).share_streams(false);
+        let allocator = builder.build().unwrap();
+        let kept = allocator.allocate(40 * MIB, A).unwrap();
+        drop(allocator.allocate(16 * MIB, device.create_stream()).unwrap());
+        allocator.set_cap(Some(Cap::bytes(44 * MIB))).unwrap();
+        let fit = allocator.would_fit(6 * MIB, A);
+        assert_eq!(fit.fits(), fits, "{backing:?}: {fit:?}");
+        assert_eq!(allocator.allocate(6 * MIB, A).is_ok(), fits, "{backing:?}");
+        drop(kept);
     }
 }

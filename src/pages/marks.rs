@@ -76,10 +76,15 @@ impl Marks {
         open.push_back(Mark { event, tick, order });
     }
 
-    /// All work of the lane's stream up to `tick` is known to be over.
+    /// All work of the lane's stream up to `tick` is known to be over; so are the events up to there, which
+    /// need not be asked about.
     pub(crate) fn all_over(&mut self, lane: LaneKey, tick: u64) {
         let marks = self.lanes.entry(lane).or_default();
         marks.clean = marks.clean.max(tick);
+        while let Some(mark) = marks.open.front().filter(|mark| mark.tick <= tick) {
+            self.unreleased.push(mark.event);
+            marks.open.pop_front();
+        }
     }
 
     /// Asks about the oldest events of each lane until one is not over.

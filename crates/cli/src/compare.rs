@@ -44,8 +44,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAMES", value_delimiter = ',')]
     backings: Option<Vec<String>>,
 
-    /// How far above the peak in use reserved memory may run before idle memory is given back, as a
-    /// fraction (0.05 is 5 %) [default: until the device refuses]
+    /// How far above the peak in use reserved memory may run before idle pages are moved, or idle segments
+    /// given back, as a fraction [default: 0.05, which is 5 %, over pages; over segments until the device
+    /// refuses]
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     slack: Option<f64>,
 

@@ -66,8 +66,8 @@ pub struct Setup {
     pub policy: String,
     /// One of [`Engine::backings`].
     pub backing: String,
-    /// How far above the peak in use reserved memory may run before idle memory is given back, as a
-    /// fraction, finite and not negative; none to hold what was reserved until the device refuses.
+    /// How far above the peak in use reserved memory may run before idle memory is moved or given back, as
+    /// a fraction, finite and not negative; none for what is usual with the backing.
     pub slack: Option<f64>,
     /// Whether the allocator is told of the trace's marks.
     pub marks: bool,
@@ -175,9 +175,11 @@ impl ReplayRow {
         }
     }
 
-    /// Reserved / live, both peaks; none if nothing was live.
+    /// Reserved / live, both peaks; none if nothing was live, or if requests were refused: what is live in the
+    /// trace was not all there then.
     pub fn ratio(&self) -> Option<f64> {
-        let live = (self.peak_live_bytes > 0).then_some(self.peak_live_bytes as f64);
+        let is_told = self.peak_live_bytes > 0 && self.ooms == 0;
+        let live = is_told.then_some(self.peak_live_bytes as f64);
         live.map(|live| self.peak_reserved_bytes as f64 / live)
     }
 }

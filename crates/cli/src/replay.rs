@@ -18,14 +18,14 @@ use crate::warmup::warmup_end;
 
 /// Replay recorded allocation traces through allocation policies, on a simulated device.
 ///
-/// In the table, ratio is peak reserved / peak live, frag is 1 - live / reserved, and allocs/frees are
-/// segments or pages got from the driver and given back, "moved" is how often a page was mapped again
-/// elsewhere. "after warm-up" counts driver calls of all kinds from
-/// the mark after the first training step that follows validation on, or from a quarter of the trace
+/// In the table, ratio is peak reserved / peak live, frag is 1 - live / reserved (neither is told of a run
+/// that ran out of memory), and allocs/frees are segments or pages got from the driver and given back,
+/// "moved" is how often a page was mapped again elsewhere. "after warm-up" counts driver calls of all kinds
+/// from the mark after the first training step that follows validation on, or from a quarter of the trace
 /// on. "driver ms" is the modelled time in the driver, at the usual cost of each call and at the lowest
-/// and highest found. ns/op is the processor time of the replay without what the
-/// simulated driver takes of it. Runs are on one device of 80 GiB unless told otherwise, with memory in
-/// units of 2 MiB. JSON has also the modelled driver time of a step in the second half of the trace.
+/// and highest found. ns/op is the processor time of the replay without what the simulated driver takes of
+/// it. Runs are on one device of 80 GiB unless told otherwise, with memory in units of 2 MiB. JSON has also
+/// the modelled driver time of a step in the second half of the trace.
 ///
 /// The backing `expandable` is no part of the allocator: it is a model of PyTorch's rules for expandable
 /// segments, to compare with. It takes no policy, shown as -, and no slack.
@@ -45,8 +45,9 @@ pub(crate) struct Arguments {
     #[arg(long, value_name = "NAME")]
     backing: Option<String>,
 
-    /// How far above the peak in use reserved memory may run before idle memory is given back, as a
-    /// fraction (0.05 is 5 %) [default: until the device refuses]
+    /// How far above the peak in use reserved memory may run before idle pages are moved, or idle segments
+    /// given back, as a fraction [default: 0.05, which is 5 %, over pages; over segments until the device
+    /// refuses]
     #[arg(long, value_name = "FRACTION", value_parser = fraction)]
     slack: Option<f64>,
 

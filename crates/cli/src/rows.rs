@@ -93,7 +93,10 @@ fn cells(row: &ReplayRow) -> [String; HEAD.len()] {
         Readable(row.peak_live_bytes).to_string(),
         Readable(row.peak_reserved_bytes).to_string(),
         ratio(row),
-        format!("{:.1} %", row.fragmentation * 100.0),
+        match row.ooms {
+            0 => format!("{:.1} %", row.fragmentation * 100.0),
+            _ => "-".into(),
+        },
         format!(
             "{}/{}",
             calls("allocate") + row.pages_created,
@@ -174,7 +177,7 @@ mod tests {
             plan_misses: 0,
             plan_hits_second_half: 0,
             plan_misses_second_half: 0,
-            ooms: 5,
+            ooms: 0,
             ns_per_op: 12.34,
             simulated_driver_ns_per_op: 5.6,
             min_capacity_bytes: Some(6 << 20),
@@ -200,12 +203,23 @@ mod tests {
         let rows = [row("a", "bins", 4 << 20)];
         let text = shown(Format { json: false, min_capacity: true }, &rows);
         let lines: Vec<&str> = text.lines().collect();
-        let expected = "a,segments,bins,4.00 MiB,8.00 MiB,2.000,50.0 %,9/2,7,1,2.00 (1.00..3.00),4,5,12.3,\
+        let expected = "a,segments,bins,4.00 MiB,8.00 MiB,2.000,50.0 %,9/2,7,1,2.00 (1.00..3.00),4,0,12.3,\
              6.00 MiB";
         assert_eq!(words(lines[1]).join(","), expected);
         assert_eq!((words(lines[0]).len(), lines.len()), (15, 2));
         let text = shown(Format { json: false, min_capacity: false }, &rows);
         assert!(!text.contains("min capacity") && !text.contains("6.00 MiB"));
+    }
+
+    #[test]
+    fn a_run_out_of_memory_has_no_ratio() {
+        let short = ReplayRow { ooms: 5, ..row("c", "bins", 400 << 20) };
+        let rows = [short, row("a", "bins", 4 << 20), row("b", "bins", 1 << 20)];
+        let text = shown(Format { json: false, min_capacity: false }, &rows);
+        let lines: Vec<&str> = text.lines().collect();
+        let expected = "c,segments,bins,400.00 MiB,8.00 MiB,-,-,9/2,7,1,2.00 (1.00..3.00),4,5,12.3";
+        assert_eq!(words(lines[1]).join(","), expected);
+        assert_eq!(words(lines[6]).join(","), "bins,b,2,4.000,8.000");
     }
 
     #[test]

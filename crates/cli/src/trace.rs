@@ -26,17 +26,23 @@ const HEAD: [&str; 7] = ["trace", "ops", "streams", "threads", "labels", "peak l
 /// on.
 pub(crate) fn run(arguments: &Arguments, output: &mut dyn Write) -> Exit {
     let mut table = Table::new(1, &HEAD);
-    let mut exit = Exit::Done;
+    let (mut exit, mut any) = (Exit::Done, false);
     for (name, read) in traces(&arguments.traces) {
         match read {
-            Ok(trace) => table.push(cells(name, &trace)),
+            Ok(trace) => {
+                table.push(cells(name, &trace));
+                any = true;
+            }
             Err(error) => {
                 complain(&error.to_string());
                 exit = Exit::BadInput;
             }
         }
     }
-    exit.max(exit::of_output(write(output, &table)))
+    match any {
+        true => exit.max(exit::of_output(write(output, &table))),
+        false => exit,
+    }
 }
 
 fn write(output: &mut dyn Write, table: &Table) -> io::Result<()> {
@@ -59,6 +65,13 @@ fn cells(name: String, trace: &Trace) -> Vec<String> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn no_trace_read_is_no_table() {
+        let mut text = Vec::new();
+        let arguments = Arguments { traces: vec!["no/such.trace".into()] };
+        assert_eq!((run(&arguments, &mut text), text.len()), (Exit::BadInput, 0));
+    }
 
     #[test]
     fn the_bundled_trace_is_summed_up() {
