@@ -346,9 +346,14 @@ impl PoolCore {
         loop {
             // Nothing is moved or got for a request that would fail all the same.
             let mut creatable = self.creatable(pages);
-            let least = lacks(pages).saturating_sub(creatable);
-            if self.steal(&keep, lacks(pages), least, stages, pages) > 0 {
+            let mut least = lacks(pages).saturating_sub(creatable);
+            // What goes back to the driver is not always there for us: others may hold more than fits.
+            while self.steal(&keep, lacks(pages), least, stages, pages) > 0 {
                 creatable = self.creatable(pages);
+                least = lacks(pages).saturating_sub(creatable);
+                if least == 0 {
+                    break;
+                }
             }
             if lacks(pages) <= creatable {
                 self.create(lacks(pages), stages, pages)?;

@@ -218,6 +218,22 @@ fn idle_pages_of_the_first_size_serve_through_the_driver() {
     program.end();
 }
 
+/// Others hold more than fits beside what is idle: what goes back is theirs first, and more of it goes back.
+#[test]
+fn idle_pages_go_back_until_the_device_has_room() {
+    let mut program = grown(5);
+    program.shrink(MIB);
+    program.device.run_all();
+    let held = program.device.used_bytes();
+    assert!(held > 90 * MIB);
+    program.device.set_other_use(CAPACITY - held + 60 * MIB);
+    let other = program.device.create_stream();
+    assert!(!program.ask(20 * MIB, other), "90 MiB idle are enough for both");
+    program.device.set_other_use(0);
+    program.assert_sound();
+    program.end();
+}
+
 /// One page too few for a request is too few: nothing is taken apart for it.
 #[test]
 fn nothing_moves_for_a_request_that_cannot_be_served() {
